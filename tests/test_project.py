@@ -1,0 +1,99 @@
+"""What holds for the project as a whole: light imports, documented names, short files, one version, no one's own paths."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+import attnops
+from attnops.version import __version__
+
+ROOT = Path(__file__).parents[1]
+MODULES = sorted((ROOT / "attnops").rglob("*.py"))
+
+# Heavy or optional: loaded where they are used, never by `import attnops`.
+HEAVY = (
+    "triton",
+    "torch._inductor",
+    "torch_geometric",
+    "torch_scatter",
+    "transformers",
+    "networkx",
+    "matplotlib",
+    "scipy",
+    "trackeval",
+)
+
+
+def modules_after(statement: str) -> set[str]:
+    """The modules that a fresh process has loaded after a statement."""
+    code = f"import json, sys\n{statement}\nprint(json.dumps(sorted(sys.modules)))"
+    run = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
+    return set(json.loads(run.stdout))
+
+
+def heavy(modules: set[str]) -> set[str]:
+    return {name for name in modules if any(name == top or name.startswith(f"{top}.") for top in HEAVY)}
+
+
+def test_importing_attnops_loads_nothing_heavy() -> None:
+    extra = heavy(modules_after("import torch, attnops")) - heavy(modules_after("import torch"))
+    assert not extra, f"import attnops loads {sorted(extra)}"
+
+
+def test_the_check_of_light_imports_can_fail() -> None:
+    assert heavy(modules_after("import torch, networkx")) > heavy(modules_after("import torch"))
+
+
+@pytest.mark.parametrize("name", sorted(attnops.__all__))
+def test_a_public_name_says_what_it_is(name: str) -> None:
+    value = getattr(attnops, name)
+    if isinstance(value, str):
+        pytest.skip("a string, such as the version, carries no docstring")
+    text = value.__dict__.get("__doc__") if inspect.isclass(value) else value.__doc__
+    assert text and text.strip(), f"attnops.{name} has no docstring of its own"
+    assert not text.startswith(f"{name}("), f"attnops.{name} has only the docstring that dataclass writes"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_module_is_short_enough_to_read(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").count("\n")
+    assert lines <= 400, f"{path.relative_to(ROOT)} has {lines} lines; split it by ideas (400 at most)"
+
+
+def test_the_version_stands_in_step() -> None:
+    assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
+    assert metadata.version("attnops") == __version__, "the installed metadata is stale: run `make test`"
+
+
+def tracked_files() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True)
+    if listed.returncode:
+        pytest.skip("not a git work tree")
+    return [ROOT / name for name in listed.stdout.split("\0") if name]
+
+
+def test_no_file_holds_the_path_of_someones_machine() -> None:
+    private = re.compile(rb"(?<![\w./-])/(?:" + b"|".join((b"work", b"root", b"home", b"Users")) + rb")/\w")
+    found = [
+        f"{path.relative_to(ROOT)}:{number}"
+        for path in tracked_files()
+        if path.is_file() and not path.is_symlink()
+        for number, line in enumerate(path.read_bytes().splitlines(), 1)
+        if private.search(line)
+    ]
+    assert not found, f"absolute paths of one machine: {found}"
+
+
+@pytest.mark.parametrize("name", ["seq", "graph"])
+def test_the_links_at_the_root_show_the_two_halves(name: str) -> None:
+    assert (ROOT / name).is_symlink()
+    assert (ROOT / name).resolve() == (ROOT / "attnops" / name).resolve()
+    assert (ROOT / name / "__init__.py").is_file()
