@@ -40,7 +40,8 @@ hypothesis.settings.load_profile(_PROFILE)
 
 
 def pytest_report_header() -> list[str]:
-    named = {name: os.environ.get(name, "not set") for name in ("ATTNOPS_DATA", "ATTNOPS_CASES", "ATTNOPS_TEST_BACKEND")}
+    variables = ("ATTNOPS_DATA", "ATTNOPS_CASES", "ATTNOPS_TEST_BACKEND")
+    named = {name: os.environ.get(name, "not set") for name in variables}
     return [f"torch {torch.__version__}, hypothesis profile {_PROFILE}", *(f"{k}: {v}" for k, v in named.items())]
 
 
@@ -68,7 +69,7 @@ def data_dir() -> Path:
 
 @pytest.fixture(scope="session")
 def cases() -> ModuleType:
-    """The module ``$ATTNOPS_CASES/cases.py``: ``CASES[name]() -> (inputs, expected)``, ``TOL``, ``FAULTY``, ``TITLES``."""
+    """``$ATTNOPS_CASES/cases.py``: ``CASES[name]() -> (inputs, expected)``, with ``TOL``, ``FAULTY`` and ``TITLES``."""
     path = _folder("ATTNOPS_CASES") / "cases.py"
     spec = importlib.util.spec_from_file_location("attnops_field_cases", path)
     assert spec is not None and spec.loader is not None

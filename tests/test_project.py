@@ -1,4 +1,4 @@
-"""What holds for the project as a whole: light imports, documented names, short files, one version, no one's own paths."""
+"""What holds for the whole project: light imports, documented names, short files, one version, no private paths."""
 
 from __future__ import annotations
 
