@@ -52,11 +52,9 @@ def test_the_check_of_light_imports_can_fail() -> None:
     assert heavy(modules_after("import torch, networkx")) > heavy(modules_after("import torch"))
 
 
-@pytest.mark.parametrize("name", sorted(attnops.__all__))
+@pytest.mark.parametrize("name", sorted(set(attnops.__all__) - {"__version__"}))
 def test_a_public_name_says_what_it_is(name: str) -> None:
     value = getattr(attnops, name)
-    if isinstance(value, str):
-        pytest.skip("a string, such as the version, carries no docstring")
     text = value.__dict__.get("__doc__") if inspect.isclass(value) else value.__doc__
     assert text and text.strip(), f"attnops.{name} has no docstring of its own"
     assert not text.startswith(f"{name}("), f"attnops.{name} has only the docstring that dataclass writes"
