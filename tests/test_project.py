@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import re
@@ -69,6 +70,22 @@ def test_a_module_is_short_enough_to_read(path: Path) -> None:
 def test_the_version_stands_in_step() -> None:
     assert f"\nversion: {__version__}\n" in (ROOT / "CITATION.cff").read_text(encoding="utf-8")
     assert metadata.version("attnops") == __version__, "the installed metadata is stale: run `make test`"
+
+
+PUBLIC = {"attnops", "attnops.seq", "attnops.graph", "attnops.testing", "attnops.viz"}
+OUTSIDE = sorted([*(ROOT / "examples").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")])
+
+
+@pytest.mark.parametrize("path", OUTSIDE, ids=lambda path: str(path.relative_to(ROOT)))
+def test_examples_and_benchmarks_use_public_names_alone(path: Path) -> None:
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imported.add(node.module)
+    private = {name for name in imported if name.startswith("attnops.")} - PUBLIC
+    assert not private, f"{path.relative_to(ROOT)} reaches into {sorted(private)}"
 
 
 def tracked_files() -> list[Path]:
