@@ -1,0 +1,149 @@
+"""Torch's scaled_dot_product_attention: pattern and bias laid out once as a mask, or none where none is needed."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnops import lowering
+from attnops.flash import flash
+from attnops.problem import Call, Estimate, NotFiniteError, Problem, Result
+
+FOLDED_ROWS = 16  # up to here, grouped heads share one call even under a mask
+
+
+class Sdpa:
+    """Dense attention by torch's fused kernel. Causal and unmasked problems lay out no mask; grouped keys are not copied."""
+
+    name = "sdpa"
+    needs_finite = True
+
+    def unavailable(self) -> str | None:
+        return None
+
+    def refuse(self, problem: Problem) -> list[str]:
+        reasons = []
+        if problem.score != "dot":
+            reasons.append(f"torch's fused attention knows only the plain dot product, not {problem.score}")
+        if problem.weights:
+            reasons.append("torch's fused attention does not return weights")
+        if problem.num_edges is not None and problem.unique_edges is not True:
+            known = "an edge list may hold" if problem.unique_edges is None else "this edge list holds"
+            reasons.append(f"{known} duplicate edges, which a dense mask cannot tell apart")
+        if problem.lse:
+            if problem.device != "cpu":
+                reasons.append(f"torch returns the lse only from its CPU kernel, not on {problem.device}")
+            if problem.dim != problem.value_dim:
+                reasons.append(f"torch returns the lse only where D = Dv, not {problem.dim} and {problem.value_dim}")
+            if problem.dropout:
+                reasons.append("torch's CPU kernel that returns the lse has no dropout")
+            if problem.vmapped:
+                reasons.append("torch's CPU kernel that returns the lse does not run under vmap")
+        return reasons
+
+    def estimate(self, problem: Problem) -> Estimate:
+        masked = problem.forbids and not _is_bare(problem)
+        fused = problem.dim == problem.value_dim and not problem.dropout and not (problem.bias_grad and not problem.lse)
+        cells = problem.num_queries * problem.num_keys
+        laid_out = 0
+        if masked:
+            tables = problem.batch * problem.heads if problem.biased else problem.batch
+            laid_out = cells * tables * problem.compute_bytes * (2 if problem.biased else 1) * (2 if problem.bias_grad else 1)
+        dense = 0 if fused else problem.pairs * problem.compute_bytes * (3 if problem.grad or problem.bias_grad else 2)
+        work = problem.pairs * (problem.dim + problem.value_dim + 12)
+        if problem.causal and problem.num_queries == problem.num_keys:
+            work //= 2
+        steps = work * (3 if problem.grad else 1) + laid_out * 4 + dense * 2
+        return Estimate(laid_out + dense, steps)
+
+    def run(self, call: Call) -> Result:
+        query, key, value = call.query, call.key, call.value
+        causal, mask = False, None
+        if call.problem.causal and query.shape[2] == key.shape[2]:
+            causal = True
+        elif call.problem.forbids and not _is_bare(call.problem):
+            query, key, value, mask = _lay_out(call)
+        if causal and not call.problem.compiling and not call.problem.vmapped and not lowering.all_finite(key, value):
+            raise NotFiniteError("backend 'sdpa' needs finite keys and values under a pattern that forbids pairs")
+        if call.problem.lse:
+            return _with_lse(call, query, key, value, mask, causal)
+        return Result(_grouped(call, query, key, value, mask, causal))
+
+
+def _is_bare(problem: Problem) -> bool:
+    """Whether nothing is forbidden after all: one query, aligned to the last key, sees all under Causal."""
+    return not problem.forbids or (problem.causal and problem.num_queries == 1)
+
+
+def _lay_out(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Query, key and value free of garbage, and pattern and bias as one additive mask."""
+    query, key, value = call.query, call.key, call.value
+    num_queries, num_keys = query.shape[2], key.shape[2]
+    pairs = call.block(slice(0, num_queries), slice(0, num_keys))
+    allowed, bias = lowering.evaluate(call, pairs)
+    if bias is None:
+        assert allowed is not None
+        allowed = allowed.expand(*allowed.shape[:2], num_queries, num_keys)
+        mask = torch.zeros(allowed.shape, dtype=call.compute_dtype, device=query.device).masked_fill_(~allowed, float("-inf"))
+    else:
+        mask = bias if allowed is None else torch.where(allowed, bias, float("-inf"))
+        mask = mask.expand(*mask.shape[:2], num_queries, num_keys)
+    if call.problem.compiling or call.problem.vmapped or not lowering.all_finite(query, key, value):
+        possible = mask.detach() != float("-inf")
+        key, value = lowering.without_garbage(possible, key, value)
+        query = lowering.without_dead_queries(possible, query)
+        if not (call.problem.compiling or call.problem.vmapped) and not lowering.all_finite(key, value):
+            raise NotFiniteError(
+                "backend 'sdpa' met keys or values that are not finite where some query may attend them and others may not"
+            )
+    return query, key, value, mask
+
+
+def _grouped(call: Call, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    """One call, or one a query of the group, so that no key is copied."""
+    heads, kv_heads = query.shape[1], key.shape[1]
+    group = heads // kv_heads
+    if group == 1:
+        return F.scaled_dot_product_attention(query, key, value, mask, call.dropout, causal, scale=call.scale)
+    rows = query.shape[2]
+    if not causal and (mask is None or rows <= FOLDED_ROWS):
+        if mask is not None:
+            mask = mask.expand(mask.shape[0], heads, *mask.shape[2:]).reshape(mask.shape[0], kv_heads, group * rows, -1)
+        folded = lowering.group_query(query, kv_heads)
+        out = F.scaled_dot_product_attention(folded, key, value, mask, call.dropout, scale=call.scale)
+        return lowering.ungroup(out, heads)
+    parts = [
+        F.scaled_dot_product_attention(
+            query[:, member::group],
+            key,
+            value,
+            mask if mask is None or mask.shape[1] == 1 else mask[:, member::group],
+            call.dropout,
+            causal,
+            scale=call.scale,
+        )
+        for member in range(group)
+    ]
+    return torch.stack(parts, 2).flatten(1, 2)
+
+
+def _with_lse(call: Call, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> Result:
+    heads, group = query.shape[1], query.shape[1] // key.shape[1]
+    parts = [
+        flash(
+            query[:, member::group],
+            key,
+            value,
+            mask if mask is None or mask.shape[1] in (1,) else mask[:, member::group],
+            call.scale,
+            causal,
+        )
+        for member in range(group)
+    ]
+    if group == 1:
+        return Result(*parts[0])
+    out = torch.stack([out for out, _ in parts], 2).flatten(1, 2)
+    lse = torch.stack([lse for _, lse in parts], 2).flatten(1, 2)
+    assert out.shape[1] == heads
+    return Result(out, lse)

@@ -1,0 +1,180 @@
+"""Which backend runs a problem, and why not the others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+
+from attnops.coords import Coords
+from attnops.patterns.base import Pattern
+from attnops.patterns.cost import Cost, count_pairs
+from attnops.problem import Backend, Problem, UnsupportedError
+
+DEFAULT_BUDGET = 4 * 2**30
+"""Bytes that `auto` lets a backend allocate above inputs and output."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A backend as the planner saw it: its refusals in words (none: it would run), its estimates, a condition."""
+
+    name: str
+    refusals: tuple[str, ...]
+    bytes: int
+    operations: int
+    condition: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which backend runs a problem, and what each other candidate said; hand it to `attend(..., backend=plan)`.
+
+    Example:
+        >>> import torch, attnops
+        >>> x = torch.randn(1, 8, 64, 16)
+        >>> plan = attnops.plan(x, x, x, pattern=attnops.Causal())
+        >>> plan.backend
+        'sdpa'
+        >>> plan.cost.pairs, plan.cost.empty_rows
+        (16640, 0)
+    """
+
+    problem: Problem
+    backend: str
+    candidates: tuple[Candidate, ...]
+    description: str = field(compare=False)
+    pattern: Pattern = field(compare=False, repr=False)
+    coords: tuple[Coords, Coords] = field(compare=False, repr=False)
+    batch_shape: tuple[int, ...] = field(compare=False, repr=False)
+    device: object = field(compare=False, repr=False)
+
+    @property
+    def cost(self) -> Cost:
+        """Pairs allowed, density, empty rows: counted now, block by block (`attend` itself never counts)."""
+        p = self.problem
+        return count_pairs(self.pattern, self.coords, self.batch_shape, p.heads, p.num_queries, p.num_keys, self.device)
+
+    def __str__(self) -> str:
+        p = self.problem
+        lines = [
+            f"attention  B{p.batch} H{p.heads}{f'/{p.kv_heads}' if p.kv_heads != p.heads else ''} Nq{p.num_queries} Nk{p.num_keys} "
+            f"D{p.dim}{f' Dv{p.value_dim}' if p.value_dim != p.dim else ''}  {str(p.dtype).removeprefix('torch.')} {p.device}"
+            f"{'  with gradients' if p.grad else ''}",
+            self.description,
+        ]
+        for candidate in self.candidates:
+            mark = ">" if candidate.name == self.backend else " "
+            if candidate.refusals:
+                lines.append(f"{mark} {candidate.name:<10} refused: {candidate.refusals[0]}")
+                lines += [f"  {'':<10}          {reason}" for reason in candidate.refusals[1:]]
+            else:
+                condition = f", {candidate.condition}" if candidate.condition else ""
+                lines.append(
+                    f"{mark} {candidate.name:<10} {format_bytes(candidate.bytes)}, {candidate.operations:.1e} operations{condition}"
+                )
+        return "\n".join(lines)
+
+
+def rank(problem: Problem, backends: Sequence[Backend]) -> tuple[Candidate, ...]:
+    """Every backend's word on a problem, in the order in which `auto` would take them: a pure function."""
+    candidates = []
+    for place, backend in enumerate(backends):
+        reason = backend.unavailable()
+        refusals = [f"it cannot run here: {reason}"] if reason is not None else backend.refuse(problem)
+        estimate = backend.estimate(problem)
+        condition = "if keys and values are finite" if backend.needs_finite and problem.forbids else ""
+        candidate = Candidate(backend.name, tuple(refusals), estimate.bytes, estimate.operations, condition)
+        candidates.append((bool(refusals), estimate.operations, place, candidate))
+    return tuple(candidate for *_, candidate in sorted(candidates, key=lambda entry: entry[:3]))
+
+
+def over_budget(problem: Problem, candidate: Candidate) -> str | None:
+    """Why `auto` does not take a candidate that would run: its bytes."""
+    if candidate.bytes <= problem.budget:
+        return None
+    return (
+        f"it would allocate {format_bytes(candidate.bytes)}, over the budget of {format_bytes(problem.budget)} "
+        "(attnops.plan(…, budget=bytes) raises it)"
+    )
+
+
+def choose(problem: Problem, candidates: tuple[Candidate, ...], backend: str) -> tuple[str, tuple[Candidate, ...]]:
+    """The backend to run, and the candidates as `auto` saw them.
+
+    Raises:
+        ValueError: an unknown name.
+        UnsupportedError: the named backend refuses, or all do; with the reasons and the best alternative.
+    """
+    within = tuple(_with_budget(problem, candidate) for candidate in candidates)
+    best = next((candidate.name for candidate in within if not candidate.refusals), None)
+    if backend == "auto":
+        if best is None:
+            raise UnsupportedError("no backend can run this problem:\n" + _reasons(within))
+        return best, within
+    named = [candidate for candidate in candidates if candidate.name == backend]
+    if not named:
+        raise ValueError(f"backend is {backend!r}; it must be 'auto', a Plan, or one of {', '.join(c.name for c in candidates)}")
+    if named[0].refusals:
+        raise UnsupportedError(f"{refusal_text(named[0])}; {alternative(best)}")
+    return backend, within
+
+
+def refusal_text(candidate: Candidate) -> str:
+    """A candidate's refusals as one sentence."""
+    return f"backend {candidate.name!r} refuses this problem: " + "; ".join(candidate.refusals)
+
+
+def alternative(best: str | None) -> str:
+    """What to say of the best backend that would run."""
+    return f"the best alternative is backend={best!r}" if best else "no other backend can run it either"
+
+
+def _with_budget(problem: Problem, candidate: Candidate) -> Candidate:
+    reason = None if candidate.refusals else over_budget(problem, candidate)
+    if reason is None:
+        return candidate
+    return Candidate(candidate.name, (reason,), candidate.bytes, candidate.operations, candidate.condition)
+
+
+def _reasons(candidates: tuple[Candidate, ...]) -> str:
+    return "\n".join(f"  {candidate.name}: {'; '.join(candidate.refusals)}" for candidate in candidates)
+
+
+def format_bytes(count: int) -> str:
+    """A count of bytes as a person reads it."""
+    size = float(count)
+    for unit in ("B", "kB", "MB"):
+        if size < 1000:
+            return f"{size:.0f} {unit}"
+        size /= 1000
+    return f"{size:.1f} GB"
+
+
+_collecting: ContextVar[list[Plan] | None] = ContextVar("attnops_trace", default=None)
+
+
+@contextmanager
+def trace() -> Iterator[list[Plan]]:
+    """Collect the plan of every `attend` that runs inside the block (eager calls; a compiled one was planned when traced).
+
+    Example:
+        >>> import torch, attnops
+        >>> x = torch.randn(1, 4, 8)
+        >>> with attnops.trace() as plans:
+        ...     _ = attnops.attend(x, x, x, backend="reference")
+        >>> [plan.backend for plan in plans]
+        ['reference']
+    """
+    plans: list[Plan] = []
+    token = _collecting.set(plans)
+    try:
+        yield plans
+    finally:
+        _collecting.reset(token)
+
+
+def collector() -> list[Plan] | None:
+    """Where the running `trace` collects plans, if one runs."""
+    return _collecting.get()

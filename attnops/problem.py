@@ -1,0 +1,158 @@
+"""What a planner sees of a call, what a backend is asked to run, and what a backend is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from attnops.biases.base import Bias
+from attnops.coords import Coords
+from attnops.pairs import Pairs
+from attnops.patterns.base import Pattern
+from attnops.scores.base import Score
+
+
+class UnsupportedError(NotImplementedError):
+    """A backend that was named, or every backend, cannot run this problem; the message gives the reasons in words."""
+
+
+class NotFiniteError(UnsupportedError):
+    """A backend met keys or values that are not finite where some query may attend them and another may not."""
+
+
+class Problem(NamedTuple):
+    """A call of `attend`, described by what is known before any tensor is read. Sizes in the legend B H Nq Nk D."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    num_queries: int
+    num_keys: int
+    dim: int
+    value_dim: int
+    dtype: torch.dtype
+    device: str
+    # what the pattern is
+    forbids: bool  # may some pair be forbidden (by the pattern, or by -inf in a bias)?
+    causal: bool  # exactly Causal over end-aligned positions?
+    blocks_known: bool  # can the pattern bound the keys of a block of queries without trying all?
+    most_pairs: int  # a bound on the pairs of one batch row and head
+    num_edges: int | None  # where the pattern keeps an edge list
+    unique_edges: bool | None
+    filtered: bool  # an edge list that another pattern filters
+    # what bias and score are
+    biased: bool
+    bias_grad: bool  # does a gradient flow into the bias?
+    own_bias: bool  # are all terms the library's own?
+    per_edge: bool  # a tensor bias over edges
+    score: str  # "dot", "softcap", or the class of another score
+    sinks: bool
+    # what is asked
+    grad: bool
+    dropout: bool
+    lse: bool
+    weights: bool
+    compiling: bool
+    vmapped: bool
+    budget: int  # bytes that `auto` may let a backend allocate
+
+    @property
+    def pairs(self) -> int:
+        """B·H·Nq·Nk, the pairs of a dense grid."""
+        return self.batch * self.heads * self.num_queries * self.num_keys
+
+    @property
+    def bound(self) -> int:
+        """The most pairs that the pattern allows, over batch and heads."""
+        return self.batch * self.heads * self.most_pairs
+
+    @property
+    def compute_bytes(self) -> int:
+        """Bytes of one logit."""
+        return 8 if self.dtype == torch.float64 else 4
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What a backend expects to need: bytes above inputs and output, and operations.
+
+    An operation is one multiply-add of a fused dense kernel, or the time of one; a memory-bound pass over a tensor counts
+    as several a number. Estimates rank backends; they promise nothing.
+    """
+
+    bytes: int
+    operations: int
+
+
+@dataclass
+class Call:
+    """What a backend runs: checked, with a flat batch, rotated and bound.
+
+    `query [B, H, Nq, D]`, `key [B, Hkv, Nk, D]`, `value [B, Hkv, Nk, Dv]`, any strides.
+    """
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    pattern: Pattern
+    bias: Bias | None
+    score: Score
+    scale: float
+    coords: tuple[Coords, Coords]
+    dropout: float
+    batch_shape: tuple[int, ...]
+    problem: Problem
+    compute_dtype: torch.dtype = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.compute_dtype = torch.float64 if self.query.dtype == torch.float64 else torch.float32
+
+    def block(self, queries: slice, keys: slice | Tensor) -> Pairs:
+        """The pairs of a block of the grid."""
+        edges = self.pattern.edges
+        return Pairs.grid(
+            self.coords,
+            self.batch_shape,
+            self.query.shape[1],
+            queries,
+            keys,
+            dtype=self.compute_dtype,
+            device=self.query.device,
+            edge_data=edges.data if edges is not None else None,
+            edge_ids=edges.ids(queries, keys) if edges is not None else None,
+        )
+
+    @property
+    def has_dirty_coords(self) -> bool:
+        """Whether some coord may hold NaN, which must not pass from a forbidden pair."""
+        return any(not side.finite(name) for side in self.coords for name in side.names)
+
+
+class Result(NamedTuple):
+    """What a backend returns: `out [B, H, Nq, Dv]`, and `lse`, `weights` where the problem asked."""
+
+    out: Tensor
+    lse: Tensor | None = None
+    weights: Tensor | None = None
+
+
+class Backend(Protocol):
+    """One way to run the operator. `refuse` and `estimate` are pure; neither reads a tensor."""
+
+    name: str
+    needs_finite: bool  # keeps forbidden pairs apart only where keys and values are finite
+
+    def unavailable(self) -> str | None:
+        """Why this backend cannot run on this machine, in words; None where it can."""
+
+    def refuse(self, problem: Problem) -> list[str]:
+        """Every reason, in words, not to run this problem; an empty list to run it."""
+
+    def estimate(self, problem: Problem) -> Estimate:
+        """What running it would need."""
+
+    def run(self, call: Call) -> Result:
+        """Run it."""

@@ -1,0 +1,1 @@
+"""Conformance checks for users' own biases, patterns and scores."""
