@@ -77,13 +77,13 @@ def _read_attribute(attribute: str, edges: Sequence[tuple[Any, Any, Mapping[str,
         wrong = [number for number in numbers if not isinstance(number, (int, float))]
         if wrong:
             raise TypeError(
-                f"attribute {attribute!r} of {edge} holds {wrong[0]!r}; it must be a number or a flat sequence of numbers"
+                f"attribute {attribute!r} of {edge} holds {wrong[0]!r}; it must be a number or a flat sequence of them"
             )
         rows.append(list(row) if isinstance(row, tuple) else row)
         length, first = (len(each) if isinstance(each, list) else None for each in (rows[-1], rows[0]))
         if length != first:
             here, there = ("one number" if size is None else f"{size} numbers" for size in (length, first))
-            raise ValueError(f"attribute {attribute!r} of {edge} has {here}; it must have {there}, as the first edge has")
+            raise ValueError(f"attribute {attribute!r} of {edge} has {here}; the first edge has {there}, and all must")
     numbers = [number for row in rows for number in (row if isinstance(row, list) else [row])]
     dtype = torch.float32
     if numbers and all(isinstance(number, bool) for number in numbers):
@@ -185,7 +185,7 @@ def torch_sparse_edges(matrix: Tensor, name: str = "attr") -> EdgeList:
         if matrix.is_coalesced():
             return matrix.indices(), num_queries, num_keys, {name: matrix.values()}
         if matrix.requires_grad:
-            raise ValueError("matrix is uncoalesced and requires grad; coalesce it, or build Edges from indices and values")
+            raise ValueError("matrix is uncoalesced and requires grad; it must be coalesced, or not require grad")
         return matrix._indices(), num_queries, num_keys, {name: matrix._values()}
     if matrix.layout == torch.sparse_csr:
         pointer, other = matrix.crow_indices(), matrix.col_indices()
