@@ -92,7 +92,7 @@ def _read_attribute(attribute: str, edges: Sequence[tuple[Any, Any, Mapping[str,
         dtype = torch.int64
     try:
         return torch.tensor(rows, dtype=dtype)
-    except (OverflowError, RuntimeError) as error:  # an integer beyond int64
+    except (OverflowError, RuntimeError, ValueError) as error:  # an integer beyond int64
         raise ValueError(f"attribute {attribute!r} holds a number that {dtype} cannot hold") from error
 
 
@@ -148,11 +148,10 @@ def scipy_edges(matrix: Any, name: str = "attr") -> EdgeList:
         raise ValueError(f"matrix has shape {list(matrix.shape)}; it must be [Nk, Nq]")
     entries = matrix.tocoo()
     edge_index = torch.stack([torch.from_numpy(end.astype("int64")) for end in (entries.row, entries.col)])
-    dtype = entries.data.dtype
     try:
-        values = torch.from_numpy(entries.data.astype(dtype.newbyteorder("=")))  # a copy, in the machine's byte order
+        values = torch.from_numpy(entries.data.copy())
     except TypeError as error:
-        raise TypeError(f"matrix holds {dtype}; it must hold a dtype that torch has") from error
+        raise TypeError(f"matrix holds {entries.data.dtype}; it must hold a dtype that torch has") from error
     num_keys, num_queries = matrix.shape
     return edge_index, int(num_queries), int(num_keys), {name: values}
 
