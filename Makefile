@@ -55,11 +55,11 @@ $(BIN)/pip:
 
 # What the demo needs, and no more, so that a newcomer waits less.
 $(VENV)/.made-demo: pyproject.toml constraints.txt | $(BIN)/pip
-	$(PIP) install --progress-bar on -c constraints.txt -e '.[mtmc]'
+	$(PIP) install -c constraints.txt -e '.[mtmc]'
 	@touch $@
 
 $(VENV)/.made-dev: pyproject.toml constraints.txt | $(BIN)/pip
-	$(PIP) install --progress-bar on -c constraints.txt -e '.[dev]'
+	$(PIP) install -c constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.made-demo
 
 # torch-scatter is compiled against the torch that is installed. A wheel that pip kept from another torch does not
