@@ -11,5 +11,7 @@ from attnops.biases.priors import LogPrior as LogPrior
 from attnops.biases.priors import TimeGap as TimeGap
 from attnops.biases.relative import RelativeBias as RelativeBias
 from attnops.biases.relative import RelativeKeys as RelativeKeys
+from attnops.biases.rotary import Rotary as Rotary
+from attnops.biases.rotary_scaling import RotaryScaling as RotaryScaling
 from attnops.biases.sink import Sink as Sink
 from attnops.biases.type_prior import TypePrior as TypePrior

@@ -1,0 +1,164 @@
+"""Rotary positions: queries and keys turn by an angle that grows with position, so that scores see differences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnops.biases.base import Bias
+from attnops.biases.gaps import wide
+from attnops.biases.precision import accumulation_dtype
+from attnops.biases.rotary_scaling import RotaryScaling, require_positive_number
+from attnops.coords import Coords, is_concrete
+
+
+class Rotary(Bias):
+    """Pair j of channels turns by p·θ_j, θ_j = base^(-2j/dim): q_i·k_j then depends on p_i - p_j alone.
+
+        (x₁, x₂) → (x₁·cos - x₂·sin, x₂·cos + x₁·sin) · magnitude
+
+    Positions are integers or reals. Angles are float32 at least (float64 for float64 vectors or positions), whatever
+    the dtype of the vectors and under autocast, and the turned vectors are rounded once, to their own dtype. The module
+    holds no tensors, so casting it changes nothing.
+
+    Args:
+        dim: the channels that turn, the first of D; even.
+        base: the slowest wave is about 2π·base positions long.
+        scaling: a `RotaryScaling`, for texts longer than trained.
+        interleaved: pairs are channels (2j, 2j + 1), as in GPT-J; else (j, j + dim/2), as in GPT-NeoX and Llama. The
+            layouts differ by a permutation of channels, which a model's weights carry.
+
+    Raises:
+        ValueError: dim that is odd, not positive or above D; a base of 1 or less; a scaling that does not fit dim.
+
+    Source: Su et al. 2021, arXiv:2104.09864.
+
+    Example:
+        >>> import torch, attnops
+        >>> x = torch.randn(2, 5, 8)                                              # [H, N, D]
+        >>> attnops.attend(x, x, x, bias=attnops.Rotary(8)).shape
+        torch.Size([2, 5, 8])
+        >>> here, later = (attnops.Coords(position=torch.arange(5) + start) for start in (0, 100))
+        >>> torch.allclose(attnops.attend(x, x, x, bias=attnops.Rotary(8), coords=here),
+        ...                attnops.attend(x, x, x, bias=attnops.Rotary(8), coords=later), atol=1e-4)
+        True
+    """
+
+    def __init__(
+        self, dim: int, base: float = 10000.0, scaling: RotaryScaling | None = None, interleaved: bool = False
+    ) -> None:
+        super().__init__()
+        if isinstance(dim, bool) or not isinstance(dim, int) or dim < 2 or dim % 2:
+            raise ValueError(f"dim is {dim!r}; it must be a positive even integer, for channels turn in pairs")
+        require_positive_number(base=base)
+        if base <= 1:
+            raise ValueError(f"base is {base}; it must exceed 1")
+        if scaling is not None and not isinstance(scaling, RotaryScaling):
+            raise TypeError(f"scaling is {type(scaling).__name__}; it must be a RotaryScaling, or None")
+        self.dim, self.base, self.scaling, self.interleaved = dim, base, scaling, interleaved
+        self._law = scaling or RotaryScaling()
+        self._rows = self._law.rows(dim, base)
+        self._kept: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+
+    @staticmethod
+    def from_hf(
+        rope_dict: Mapping[str, Any] | None,
+        dim: int,
+        max_position_embeddings: int | None = None,
+        interleaved: bool = False,
+    ) -> Rotary:
+        """The rotary embedding that a Hugging Face config describes.
+
+        Args:
+            rope_dict: `rope_parameters` of transformers 5, which holds `rope_theta` and `partial_rotary_factor`; or a
+                whole config as a dict, with `rope_theta`, `rope_scaling` and so on, as transformers 4 writes it.
+            dim: D, the head's dimension; `int(dim * partial_rotary_factor)` channels turn.
+            max_position_embeddings: the config's; see `RotaryScaling.from_hf`.
+
+        Raises:
+            ValueError: an unknown type, or a key that is missing, unknown or of no use, naming it.
+
+        Example:
+            >>> import attnops
+            >>> attnops.Rotary.from_hf({"rope_theta": 1e6, "partial_rotary_factor": 0.5}, dim=64)
+            Rotary(dim=32, base=1000000.0, scaling=None, interleaved=False)
+        """
+        from attnops.biases.rotary_hf import read_rotary
+
+        rotated, base, scaling = read_rotary(rope_dict, dim, max_position_embeddings)
+        return Rotary(rotated, base, scaling, interleaved)
+
+    @property
+    def depends_on_length(self) -> bool:
+        """Whether rotated keys change as the text grows, so that a cache must hold them unrotated."""
+        return self._law.depends_on_length
+
+    def rotate(self, query: Tensor, key: Tensor, coords: tuple[Coords, Coords]) -> tuple[Tensor, Tensor]:
+        """Query `[B, H, Nq, D]` and key `[B, Hkv, Nk, D]`, turned by their positions `[B or 1, N]`."""
+        positions = coords[0].data["position"], coords[1].data["position"]
+        length = longest(*positions) if self.depends_on_length else None
+        return self.turn(query, positions[0], length), self.turn(key, positions[1], length)
+
+    def turn(self, vectors: Tensor, position: Tensor, length: Tensor | None = None) -> Tensor:
+        """`vectors [B, H, N, D]` turned by `position [B or 1, N]`; `length [B or 1]` where the law depends on it."""
+        if vectors.shape[-1] < self.dim:
+            raise ValueError(f"dim is {self.dim}; it must be at most D = {vectors.shape[-1]} of query and key")
+        dtype = accumulation_dtype(vectors)
+        cos, sin = (wave.unsqueeze(1).to(dtype) for wave in self.waves(position, length, dtype))
+        turning = vectors[..., : self.dim].to(dtype)
+        if self.interleaved:
+            first, second = turning[..., 0::2], turning[..., 1::2]
+            turned = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
+        else:
+            first, second = turning[..., : self.dim // 2], turning[..., self.dim // 2 :]
+            turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
+        turned = turned.to(vectors.dtype)
+        return turned if self.dim == vectors.shape[-1] else torch.cat((turned, vectors[..., self.dim :]), dim=-1)
+
+    def waves(
+        self, position: Tensor, length: Tensor | None = None, dtype: torch.dtype = torch.float32
+    ) -> tuple[Tensor, Tensor]:
+        """cos and sin of the angles, times the magnitude, `[…, N, dim/2]` for `position […, N]`; `dtype` at least."""
+        if position.is_floating_point():
+            dtype = torch.promote_types(position.dtype, dtype)  # timestamps keep their precision
+        theta = self._law.inv_freq(self._constants(position, dtype), length)
+        angle = position.to(dtype).unsqueeze(-1) * (theta.unsqueeze(-2) if theta.ndim > 1 else theta)
+        return angle.cos() * self._law.magnitude, angle.sin() * self._law.magnitude
+
+    def inv_freq(
+        self,
+        length: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> Tensor:
+        """θ `[dim/2]`; `[B, dim/2]` for a law that depends on `length [B]`."""
+        return self._law.inv_freq(torch.tensor(self._rows, dtype=dtype, device=device), length)
+
+    def _constants(self, position: Tensor, dtype: torch.dtype) -> Tensor:
+        """The law's numbers, beside `position`; kept where nothing is traced, since a copy to a GPU waits."""
+        device = position.device
+        if not is_concrete(position) or torch.is_inference_mode_enabled():
+            return torch.tensor(self._rows, dtype=dtype, device=device)
+        kept = self._kept.get((device, dtype))
+        if kept is None:
+            kept = torch.tensor(self._rows, dtype=dtype, device=device)
+            if is_concrete(kept):
+                self._kept[device, dtype] = kept
+        return kept
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, base={self.base}, scaling={self.scaling}, interleaved={self.interleaved}"
+
+
+def longest(*positions: Tensor) -> Tensor:
+    """`[B or 1]`: 1 + the largest position of each batch row, over all that are given as `[B or 1, N]`."""
+    largest = [wide(position.amax(-1), torch.float32) for position in positions if position.shape[-1]]
+    if not largest:
+        return positions[0].new_zeros(1)
+    length = largest[0] + 1
+    for other in largest[1:]:
+        length = torch.maximum(length, other + 1)
+    return length
