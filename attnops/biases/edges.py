@@ -7,7 +7,15 @@ from torch import Tensor
 
 from attnops.biases.base import Bias
 from attnops.biases.precision import no_autocast
-from attnops.biases.tables import edge_scalar, read_table, require_in_range, require_integer, require_positive, zeros
+from attnops.biases.tables import (
+    edge_data,
+    edge_scalar,
+    read_table,
+    require_in_range,
+    require_integer,
+    require_positive,
+    zeros,
+)
 from attnops.coords import Coords
 from attnops.pairs import Pairs
 
@@ -53,7 +61,7 @@ class EdgeBias(Bias):
             return torch.matmul(attr.squeeze(1), weight.t()).movedim(-1, 1)  # [1, …, F] → [1, …, H] → [1, H, …]
 
     def _features(self, pairs: Pairs) -> Tensor:
-        attr = pairs.edge.attr.to(pairs.dtype)
+        attr = edge_data(pairs, "attr").to(pairs.dtype)
         if attr.ndim == len(pairs.shape) and self.edge_dim == 1:
             attr = attr.unsqueeze(-1)
         if attr.ndim != len(pairs.shape) + 1 or attr.shape[-1] != self.edge_dim:

@@ -270,10 +270,8 @@ class LongRoPE(RotaryScaling):
             for value in getattr(self, name):
                 require_positive_number(**{name: value})
         if len(self.short_factor) != len(self.long_factor):
-            raise ValueError(
-                f"short_factor has {len(self.short_factor)} numbers, long_factor {len(self.long_factor)}; it must be as "
-                "many"
-            )
+            counts = f"{len(self.short_factor)} and {len(self.long_factor)}"
+            raise ValueError(f"short_factor and long_factor have {counts} numbers; they must have as many")
         require_positive_number(original_length=self.original_length)
         if self.factor is not None:
             require_positive_number(factor=self.factor)
@@ -295,10 +293,8 @@ class LongRoPE(RotaryScaling):
 
     def rows(self, dim: int, base: float) -> tuple[Row, ...]:
         if len(self.short_factor) != dim // 2:
-            raise ValueError(
-                f"short_factor and long_factor have {len(self.short_factor)} numbers; they must have {dim // 2}, one for "
-                "each pair of channels"
-            )
+            count = len(self.short_factor)
+            raise ValueError(f"short_factor and long_factor have {count} numbers; they must have dim/2 = {dim // 2}")
         theta, lists = plain(dim, base), (self.short_factor, self.long_factor)
         return tuple(tuple(t / s for t, s in zip(theta, factors, strict=True)) for factors in lists)
 

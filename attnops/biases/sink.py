@@ -22,7 +22,7 @@ class Sink(Bias):
     Example:
         >>> import torch, attnops
         >>> zeros, ones = torch.zeros(1, 3, 2), torch.ones(1, 3, 1)               # three keys alike, and the sink
-        >>> attnops.attend(zeros, zeros, ones, bias=attnops.Sink(1))[0, 0]
+        >>> attnops.attend(zeros, zeros, ones, bias=attnops.Sink(1)).detach()[0, 0]
         tensor([0.7500])
     """
 

@@ -20,9 +20,16 @@ def read_table(table: Tensor, index: Tensor, pairs: Pairs) -> Tensor:
     return F.embedding(index.squeeze(1), table).movedim(-1, 1)
 
 
+def edge_data(pairs: Pairs, name: str) -> Tensor:
+    """`edge.NAME` with as many axes as the pairs, and the data's own after them."""
+    data: Tensor = getattr(pairs.edge, name)
+    axes = len(pairs.shape) if pairs.edge.ids is None else pairs.edge.ids.ndim  # [Nq, Nk] ids may lack the first two
+    return data.view((1,) * (len(pairs.shape) - axes) + data.shape)
+
+
 def edge_scalar(pairs: Pairs, name: str, reader: str) -> Tensor:
     """`edge.NAME`, which must hold one value an edge."""
-    data: Tensor = getattr(pairs.edge, name)
+    data = edge_data(pairs, name)
     if data.ndim != len(pairs.shape):
         axes = 1 + data.ndim - len(pairs.shape)
         raise ValueError(f"edge.{name} has {axes} axes; {reader} reads one value an edge, [E]")
