@@ -34,7 +34,7 @@ def allows(call: Call, pairs: Pairs) -> Tensor | None:
         allowed = edges.target == pairs.query.index
     else:
         assert pairs.edge.ids is not None
-        allowed = (pairs.edge.ids >= 0).view(1, 1, *pairs.shape[2:])
+        allowed = pairs.edge.ids >= 0
     return allowed if call.pattern.filter is None else allowed & call.pattern.filter.allows(pairs)
 
 

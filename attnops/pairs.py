@@ -63,7 +63,7 @@ class EdgeRows:
         return self.read(self._data[name])
 
     def read(self, data: Tensor) -> Tensor:
-        """`[E, …]` data at the pairs: `[1, 1, E, …]` on a list, `[1, 1, Nq, Nk, …]` through the ids on a grid."""
+        """`[E, …]` data at the pairs: `[1, 1, E, …]` on a list, `[1, 1, Nq, Nk, …]` through the ids (one a pair) on a grid."""
         ids = self.ids
         if ids is None:
             lead = (1,) * (self._rank - 1)
@@ -129,7 +129,7 @@ class Pairs:
         pairs.head = torch.arange(heads, device=device).view(1, heads, 1, 1)
         pairs.query = Rows(coords[0], queries, (1, 1, num_queries, 1), pairs)
         pairs.key = Rows(coords[1], keys, (1, 1, 1, num_keys), pairs)
-        pairs.edge = EdgeRows(edge_data or {}, pairs, edge_ids, rank=4)
+        pairs.edge = EdgeRows(edge_data or {}, pairs, None if edge_ids is None else edge_ids.view(1, 1, num_queries, num_keys), rank=4)
         pairs.queries, pairs.keys, pairs.keys_are_edges = queries, keys, keys_are_edges
         return pairs
 
@@ -145,8 +145,9 @@ class Pairs:
         dtype: torch.dtype,
         device: torch.device,
         edge_data: Mapping[str, Tensor] | None = None,
+        edge_ids: Tensor | None = None,
     ) -> Pairs:
-        """A list of pairs, edge e joining `queries[e]` and `keys[e]`; rank 3."""
+        """A list of pairs, the e-th joining `queries[e]` and `keys[e]` by edge `edge_ids[e]` (None: e); rank 3."""
         pairs = cls(batch_shape, heads, dtype, device)
         num_batches, num_pairs = math.prod(batch_shape), queries.shape[0]
         pairs.shape = (num_batches, heads, num_pairs)
@@ -154,7 +155,7 @@ class Pairs:
         pairs.head = torch.arange(heads, device=device).view(1, heads, 1)
         pairs.query = Rows(coords[0], queries, (1, 1, num_pairs), pairs)
         pairs.key = Rows(coords[1], keys, (1, 1, num_pairs), pairs)
-        pairs.edge = EdgeRows(edge_data or {}, pairs, None, rank=3)
+        pairs.edge = EdgeRows(edge_data or {}, pairs, None if edge_ids is None else edge_ids.view(1, 1, num_pairs), rank=3)
         pairs.queries, pairs.keys, pairs.keys_are_edges = queries, keys, True
         return pairs
 
@@ -205,7 +206,7 @@ class Pairs:
         """A tensor that broadcasts to `[*B, H, E]`, read at the edges of the pairs."""
         values = as_axes(values, self.batch_shape, 2)  # [B|1, H|1, E|1]
         if len(self.shape) == 3:
-            return values
+            return values if self.edge.ids is None or values.shape[2] == 1 else values[:, :, self.edge.ids.flatten()]
         if self.keys_are_edges:
             return values.unsqueeze(2)
         ids = self.edge.ids

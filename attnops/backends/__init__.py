@@ -2,7 +2,8 @@
 
 from attnops.backends.blockwise import Blockwise
 from attnops.backends.reference import Reference
+from attnops.backends.scatter import Scatter
 from attnops.backends.sdpa import Sdpa
 from attnops.problem import Backend
 
-BACKENDS: tuple[Backend, ...] = (Sdpa(), Blockwise(), Reference())
+BACKENDS: tuple[Backend, ...] = (Scatter(), Sdpa(), Blockwise(), Reference())

@@ -1,0 +1,117 @@
+"""Edge lists, in plain torch: one logit an edge and head, a softmax a target, one weighted sum."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnops import lowering
+from attnops.pairs import Pairs
+from attnops.patterns.edges import Sorted
+from attnops.problem import Call, Estimate, NotFiniteError, Problem, Result
+from attnops.scores.dot import DotProduct
+from attnops.segments import edge_dot, gather_rows, gather_sum, segment_softmax
+
+
+class Scatter:
+    """Edges grouped by target; with the dot product no key and no value is copied to an edge, forward or backward."""
+
+    name = "scatter"
+    needs_finite = True
+
+    def unavailable(self) -> str | None:
+        return None
+
+    def refuse(self, problem: Problem) -> list[str]:
+        if problem.num_edges is None:
+            return ["it runs edge lists alone, and the pattern is not an Edges (or Edges & P)"]
+        return []
+
+    def estimate(self, problem: Problem) -> Estimate:
+        edges = problem.batch * problem.heads * (problem.num_edges or 0)
+        copied = 1 if problem.score in ("dot", "softcap") else 4 * problem.dim * (2 if problem.grad else 1)
+        numbers = edges * (copied + 6)
+        width = problem.dim + problem.value_dim
+        steps = edges * (4 * width + 20 + 10 * copied) * (3 if problem.grad else 1)
+        return Estimate(numbers * problem.compute_bytes, steps + 300_000)
+
+    def run(self, call: Call) -> Result:
+        edges = call.pattern.edges
+        assert edges is not None
+        csr, csc = edges.by_target(), edges.by_source()
+        # the edges in the order of their targets, as both ends see them
+        by_source = torch.argsort(csr.order)[csc.order]
+        pairs = Pairs.listed(
+            call.coords,
+            call.batch_shape,
+            call.query.shape[1],
+            csr.row,
+            csr.other,
+            dtype=call.compute_dtype,
+            device=call.query.device,
+            edge_data=edges.data,
+            edge_ids=csr.order,
+        )
+        allowed = None if call.pattern.filter is None else call.pattern.filter.allows(pairs)
+        if allowed is not None and call.has_dirty_coords:
+            pairs.allowed = allowed
+        bias = None if call.bias is None else call.bias(pairs).to(call.compute_dtype)
+        query, key, value = _clean(call, csr, allowed, bias)
+        query, key, value = (x.to(call.compute_dtype) for x in (query, key, value))
+        logits = _score(call, pairs, query, key, csr, csc.pointer, by_source)
+        if bias is not None:
+            logits = logits + bias
+        if allowed is not None:
+            logits = torch.where(allowed, logits, float("-inf"))
+        weights, lse = segment_softmax(logits, csr.pointer, csr.row)
+        if call.dropout > 0:
+            weights = F.dropout(weights, call.dropout)
+        out = gather_sum(weights, value, csr.pointer, csr.other, query.shape[1], csc.pointer, by_source)
+        if call.problem.weights:
+            weights = weights[:, :, torch.argsort(csr.order)]
+        return Result(out.to(call.query.dtype), lse, weights)
+
+
+def _score(
+    call: Call, pairs: Pairs, query: Tensor, key: Tensor, csr: Sorted, source_pointer: Tensor, by_source: Tensor
+) -> Tensor:
+    if isinstance(call.score, DotProduct):
+        dots = edge_dot(query, key, csr.row, csr.other, csr.pointer, source_pointer, by_source)
+        return call.score.cap(dots * call.scale)
+    heads = query.shape[1]
+    query, key, score = call.score.bind(query, key)
+    in_order = torch.arange(csr.order.shape[0], device=query.device)
+    rows = gather_rows(query, csr.row, csr.pointer, in_order)
+    columns = gather_rows(key, csr.other, source_pointer, by_source)
+    return score(rows, lowering.per_head(columns, heads), pairs).expand(pairs.shape)
+
+
+def _clean(call: Call, csr: Sorted, allowed: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value without the garbage of rows that no edge joins."""
+    query, key, value = call.query, call.key, call.value
+    if allowed is None and bias is None:
+        return query, key, value
+    opaque = call.problem.compiling or call.problem.vmapped
+    if not opaque and lowering.all_finite(query, key, value):
+        return query, key, value
+    joined = torch.ones((1, 1, 1), dtype=torch.bool, device=key.device) if allowed is None else allowed
+    if bias is not None:
+        joined = joined & (bias.detach() != float("-inf"))
+    joined = joined.expand(*joined.shape[:2], csr.row.shape[0]).to(torch.float32)
+    attended = _any(joined, csr.other, key.shape[2], key.shape[1])
+    key, value = torch.where(attended, key, 0), torch.where(attended, value, 0)
+    query = torch.where(_any(joined, csr.row, query.shape[2], query.shape[1]), query, 0)
+    if not opaque and not lowering.all_finite(key, value):
+        raise NotFiniteError(
+            "backend 'scatter' met keys or values that are not finite on an edge that is allowed, beside others that are not"
+        )
+    return query, key, value
+
+
+def _any(joined: Tensor, ends: Tensor, size: int, heads: int) -> Tensor:
+    """`[B|1, heads|1, size, 1]`: whether some joined edge has this end."""
+    counts = torch.zeros(*joined.shape[:2], size, device=joined.device).index_add(2, ends, joined)
+    if counts.shape[1] > 1 and counts.shape[1] != heads:
+        counts = counts.view(counts.shape[0], heads, -1, size).sum(2)
+    return (counts > 0).unsqueeze(-1)

@@ -1,0 +1,272 @@
+"""Sums over the edges of a row, without a copy of every key and value to every edge.
+
+Edges come grouped by row: those of row r are `pointer[r] … pointer[r+1]`. Sums run over a row's edges in their order, so
+their bits do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHUNK = 1 << 18  # numbers gathered at once by edge_dot: what stays in a core's cache
+ENTRIES = 1 << 22  # entries of one embedding_bag call
+
+
+def _table(x: Tensor) -> tuple[Tensor, tuple[int, int, int]]:
+    """`[B, H, N, D]` as rows of D in place, with the row steps of b, h and n (a copy only where strides forbid it)."""
+    dim = max(1, x.shape[-1])
+    if x.shape[-1] > 1 and x.stride(-1) != 1 or any(step % dim for step in x.stride()[:3]):
+        x = x.contiguous()
+    steps = tuple(step // dim for step in x.stride()[:3])
+    rows = 1 + sum(step * (size - 1) for step, size in zip(steps, x.shape[:3], strict=True)) if x.numel() else 0
+    return x.as_strided((rows, x.shape[-1]), (dim, 1)), steps  # type: ignore[return-value]
+
+
+# ---------------------------------------------------------------------------------------------------------- gather_sum
+@torch.library.custom_op("attnops::gather_sum", mutates_args=())
+def gather_sum(
+    weights: Tensor | None, x: Tensor, pointer: Tensor, index: Tensor, heads: int, other_pointer: Tensor, other_order: Tensor
+) -> Tensor:
+    """`out[b, h, r] = Σ_e weights[b, h, e] · x[b, h // group, index[e]]` over the edges e of row r.
+
+    `weights [B, H, E]` (None: 1), `x [B, Hx, N, D]`; `other_pointer`, `other_order` group the same edges by `index`, for the
+    backward.
+    """
+    batch, groups, _, dim = x.shape
+    num_edges, num_rows = index.shape[0], pointer.shape[0] - 1
+    out = x.new_zeros(batch, heads, num_rows, dim)
+    if num_edges == 0 or out.numel() == 0:
+        return out
+    table, (step_b, step_h, step_n) = _table(x)
+    rows = index.long() * step_n
+    members = [b * step_b + h // (heads // groups) * step_h for b in range(batch) for h in range(heads)]
+    flat_out = out.view(batch * heads, num_rows, dim)
+    flat_weights = None if weights is None else weights.reshape(batch * heads, num_edges)
+    at_once = max(1, ENTRIES // num_edges)
+    for start in range(0, len(members), at_once):
+        part = torch.tensor(members[start : start + at_once], device=x.device)
+        entries = (part.unsqueeze(1) + rows).flatten()
+        starts = (torch.arange(len(part), device=x.device).unsqueeze(1) * num_edges + pointer[:-1]).flatten()
+        scale = None if flat_weights is None else flat_weights[start : start + at_once].flatten()
+        sums = F.embedding_bag(entries, table, starts, mode="sum", per_sample_weights=scale)
+        flat_out[start : start + at_once] = sums.view(len(part), num_rows, dim)
+    return out
+
+
+@gather_sum.register_fake
+def _(
+    weights: Tensor | None, x: Tensor, pointer: Tensor, index: Tensor, heads: int, other_pointer: Tensor, other_order: Tensor
+) -> Tensor:
+    return x.new_empty(x.shape[0], heads, pointer.shape[0] - 1, x.shape[3])
+
+
+def _gather_sum_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    weights, x, pointer, index, heads, other_pointer, other_order = inputs
+    ctx.save_for_backward(weights, x, pointer, index, other_pointer, other_order)
+    ctx.heads = heads
+
+
+def _gather_sum_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    weights, x, pointer, index, other_pointer, other_order = ctx.saved_tensors
+    row = rows_of(pointer, index.shape[0])
+    order = torch.argsort(other_order)
+    dweights = dx = None
+    if ctx.needs_input_grad[0]:
+        dweights = edge_dot(grad, x, row, index, pointer, other_pointer, other_order)
+    if ctx.needs_input_grad[1]:
+        turned = None if weights is None else weights[:, :, other_order]
+        dx = gather_sum(turned, grad, other_pointer, row[other_order], ctx.heads, pointer, order)
+        dx = dx.view(x.shape[0], x.shape[1], -1, *dx.shape[2:]).sum(2) if x.shape[1] != ctx.heads else dx
+    return dweights, dx, None, None, None, None, None
+
+
+gather_sum.register_autograd(_gather_sum_backward, setup_context=_gather_sum_save)
+
+
+# ------------------------------------------------------------------------------------------------------------ edge_dot
+@torch.library.custom_op("attnops::edge_dot", mutates_args=())
+def edge_dot(
+    left: Tensor, right: Tensor, row: Tensor, column: Tensor, pointer: Tensor, other_pointer: Tensor, other_order: Tensor
+) -> Tensor:
+    """`out[b, h, e] = left[b, h, row[e]] · right[b, h // group, column[e]]`, `row` ascending."""
+    batch, heads, _, dim = left.shape
+    groups, num_edges = right.shape[1], row.shape[0]
+    out = left.new_zeros(batch, num_edges, heads)
+    if num_edges == 0 or dim == 0:
+        return out.transpose(1, 2).contiguous()
+    chunk = max(1, CHUNK // (heads * dim))
+    for b in range(batch):
+        lefts, rights = _wide_rows(left[b]), _wide_rows(right[b])
+        for start in range(0, num_edges, chunk):
+            stop = min(num_edges, start + chunk)
+            i = lefts.index_select(0, row[start:stop]).view(stop - start, groups, heads // groups, dim)
+            j = rights.index_select(0, column[start:stop]).view(stop - start, groups, 1, dim)
+            torch.sum(i.mul_(j), -1, out=out[b, start:stop].view(stop - start, groups, heads // groups))
+    return out.transpose(1, 2).contiguous()
+
+
+def _wide_rows(x: Tensor) -> Tensor:
+    """`[H, N, D]` as `[N, H·D]`, in place where a node's heads lie side by side."""
+    return x.transpose(0, 1).reshape(x.shape[1], x.shape[0] * x.shape[2])
+
+
+@edge_dot.register_fake
+def _(
+    left: Tensor, right: Tensor, row: Tensor, column: Tensor, pointer: Tensor, other_pointer: Tensor, other_order: Tensor
+) -> Tensor:
+    return left.new_empty(left.shape[0], left.shape[1], row.shape[0])
+
+
+def _edge_dot_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _edge_dot_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    left, right, row, column, pointer, other_pointer, other_order = ctx.saved_tensors
+    heads = left.shape[1]
+    dleft = dright = None
+    if ctx.needs_input_grad[0]:
+        dleft = gather_sum(grad, right, pointer, column, heads, other_pointer, other_order)
+    if ctx.needs_input_grad[1]:
+        order = torch.argsort(other_order)
+        dright = gather_sum(grad[:, :, other_order], left, other_pointer, row[other_order], heads, pointer, order)
+        if right.shape[1] != heads:
+            dright = dright.view(right.shape[0], right.shape[1], -1, *dright.shape[2:]).sum(2)
+    return dleft, dright, None, None, None, None, None
+
+
+edge_dot.register_autograd(_edge_dot_backward, setup_context=_edge_dot_save)
+
+
+# --------------------------------------------------------------------------------------------------------- gather_rows
+@torch.library.custom_op("attnops::gather_rows", mutates_args=())
+def gather_rows(x: Tensor, index: Tensor, pointer: Tensor, order: Tensor) -> Tensor:
+    """`out[b, h, e] = x[b, h, index[e]]`; `pointer`, `order` group the edges by `index`, for the backward."""
+    batch, heads, _, dim = x.shape
+    rows = torch.stack([_wide_rows(x[b]).index_select(0, index) for b in range(batch)]) if batch else x.new_zeros(0)
+    return rows.view(batch, index.shape[0], heads, dim).transpose(1, 2)
+
+
+@gather_rows.register_fake
+def _(x: Tensor, index: Tensor, pointer: Tensor, order: Tensor) -> Tensor:
+    return x.new_empty(x.shape[0], index.shape[0], x.shape[1], x.shape[3]).transpose(1, 2)
+
+
+def _gather_rows_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, index, pointer, order = inputs
+    ctx.save_for_backward(index, pointer, order)
+
+
+def _gather_rows_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    index, pointer, order = ctx.saved_tensors
+    each = torch.arange(index.shape[0] + 1, device=index.device)
+    back = torch.argsort(order)
+    return gather_sum(None, grad, pointer, order, grad.shape[1], each, back), None, None, None
+
+
+gather_rows.register_autograd(_gather_rows_backward, setup_context=_gather_rows_save)
+
+
+# ----------------------------------------------------------------------------------------------------- segment_softmax
+def rows_of(pointer: Tensor, num_edges: int) -> Tensor:
+    """The row of each edge, from the pointer."""
+    return torch.repeat_interleave(pointer.diff(), output_size=num_edges)
+
+
+def _torch_reduce(flat: Tensor, pointer: Tensor, how: str) -> Tensor:
+    return torch.segment_reduce(flat, how, offsets=pointer, unsafe=True, initial=float("-inf") if how == "max" else 0.0)
+
+
+def _scatter_reduce(flat: Tensor, pointer: Tensor, how: str) -> Tensor:
+    import torch_scatter
+
+    reduced: Tensor = torch_scatter.segment_csr(flat, pointer, reduce=how)
+    return torch.where(pointer.diff() > 0, reduced, float("-inf")) if how == "max" else reduced
+
+
+def _reduction(device: torch.device) -> Callable[[Tensor, Tensor, str], Tensor]:
+    """Torch-scatter's segment kernels on an accelerator, where it is installed; on a CPU torch's own are 2-4 times faster."""
+    if device.type == "cpu":
+        return _torch_reduce
+    try:
+        import torch_scatter  # noqa: F401
+    except ImportError:
+        return _torch_reduce
+    return _scatter_reduce
+
+
+@torch.library.custom_op("attnops::segment_reduce", mutates_args=())
+def segment_reduce(values: Tensor, pointer: Tensor, row: Tensor, how: str) -> Tensor:
+    """Sum or max of `values [B, H, E]` over the edges of each row, `[B, H, R]`; an empty row has 0, or -inf."""
+    batch, heads, num_edges = values.shape
+    num_rows = pointer.shape[0] - 1
+    if values.numel() == 0:
+        return values.new_full((batch, heads, num_rows), float("-inf") if how == "max" else 0.0)
+    starts = torch.arange(batch * heads, device=values.device).unsqueeze(1) * num_edges
+    bounds = torch.cat([(starts + pointer[:-1]).flatten(), starts[-1] + num_edges])
+    reduced = _reduction(values.device)(values.reshape(-1), bounds, how)
+    return reduced.view(batch, heads, num_rows)
+
+
+@segment_reduce.register_fake
+def _(values: Tensor, pointer: Tensor, row: Tensor, how: str) -> Tensor:
+    return values.new_empty(values.shape[0], values.shape[1], pointer.shape[0] - 1)
+
+
+def _segment_reduce_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, _, row, how = inputs
+    ctx.save_for_backward(row)
+    ctx.how = how
+
+
+def _segment_reduce_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    (row,) = ctx.saved_tensors
+    if ctx.how != "sum":
+        raise NotImplementedError("the maximum of a segment is a constant of the softmax; it has no gradient")
+    return grad.index_select(2, row), None, None, None
+
+
+segment_reduce.register_autograd(_segment_reduce_backward, setup_context=_segment_reduce_save)
+
+
+def segment_softmax(logits: Tensor, pointer: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
+    """Weights `[B, H, E]` and lse `[B, H, R]`: the softmax of each row's edges; -inf is a forbidden edge."""
+    top = segment_reduce(logits.detach(), pointer, row, "max")
+    top = torch.where(top == float("-inf"), 0, top)
+    exponential = torch.where(logits == float("-inf"), 0, (logits - top.index_select(2, row)).exp())
+    total = segment_reduce(exponential, pointer, row, "sum")
+    empty = total == 0
+    total = torch.where(empty, 1, total)
+    return exponential / total.index_select(2, row), torch.where(empty, float("-inf"), total.log() + top)
+
+
+# ---------------------------------------------------------------------------------------------------------------- vmap
+def _merged(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | None:
+    """A vmapped axis joined with the batch axis."""
+    if tensor is None:
+        return None
+    tensor = tensor.movedim(dim, 0) if dim is not None else tensor.unsqueeze(0).expand(size, *tensor.shape)
+    return tensor.flatten(0, 1)
+
+
+def _batching(operation: Any, vectors: int) -> Callable[..., tuple[Tensor, int]]:
+    """The vmap rule of an operation whose first `vectors` arguments have a batch axis and whose others are the graph."""
+
+    def rule(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
+        if any(dim is not None for dim in in_dims[vectors:]):
+            raise NotImplementedError("edge lists cannot be vmapped over; give each graph its own call, or pack them")
+        size = info.batch_size
+        merged = [_merged(x, dim, size) for x, dim in zip(inputs[:vectors], in_dims, strict=False)]
+        out = operation(*merged, *inputs[vectors:])
+        return out.view(size, -1, *out.shape[1:]), 0
+
+    return rule
+
+
+for _operation, _vectors in ((gather_sum, 2), (edge_dot, 2), (gather_rows, 1), (segment_reduce, 1)):
+    torch.library.register_vmap(_operation, _batching(_operation, _vectors))
