@@ -61,3 +61,11 @@ def test_the_reference_names_every_public_name() -> None:
         name for name, value in vars(attnops).items() if name[0] != "_" and not isinstance(value, types.ModuleType)
     } - {"annotations"}
     assert public <= listed, f"missing from docs/reference.md: {sorted(public - listed)}"
+
+
+def test_the_plan_of_the_rooms_is_true() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    drawn = set(re.findall(r"^  (\w+)(?:\.py|/) ", page, re.MULTILINE))
+    standing = {path.stem for path in (ROOT / "attnops").glob("[a-z]*.py")}
+    standing |= {path.parent.name for path in (ROOT / "attnops").glob("*/__init__.py")}
+    assert drawn == standing, f"drawn alone: {sorted(drawn - standing)}; missing: {sorted(standing - drawn)}"
