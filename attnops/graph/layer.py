@@ -1,0 +1,142 @@
+"""What the layers that follow torch-geometric share: reading their arguments, attending over a graph, giving back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnops.graph.adjacency import Adjacency, Flow, is_sparse, read_adjacency, with_values
+from attnops.graph.self_loops import Fill, loops_wanted, replace_self_loops
+from attnops.operator import attend
+from attnops.patterns import Edges
+from attnops.scores import Score
+from attnops.states import AttentionOutput
+
+Pair = tuple[Tensor, Tensor | None]
+
+
+class AttentionLayer(nn.Module):
+    """Attention of the targets of a graph over their sources, between torch-geometric's arguments and results.
+
+    Args:
+        options: of torch-geometric's `MessagePassing`: `aggr` ("add", "sum", or "mean", which divides by the number of
+            edges that enter a node) and `flow`.
+
+    Raises:
+        TypeError: an option that is none of these. ValueError: a value that is not supported.
+    """
+
+    in_channels: int | tuple[int, int]
+    out_channels: int
+    heads: int
+    concat: bool
+    dropout: float
+
+    def __init__(self, options: dict[str, Any]) -> None:
+        super().__init__()
+        options = dict(options)
+        self.aggr: str = options.pop("aggr", "add")
+        self.flow: Flow = options.pop("flow", "source_to_target")
+        options.pop("decomposed_layers", None)  # how torch-geometric saves memory; it changes no number
+        if options:
+            raise TypeError(f"{type(self).__name__} has no argument {next(iter(options))!r}")
+        if self.aggr not in ("add", "sum", "mean"):
+            raise ValueError(f"aggr is {self.aggr!r}; it must be 'add', 'sum' or 'mean'")
+        if self.flow not in ("source_to_target", "target_to_source"):
+            raise ValueError(f"flow is {self.flow!r}; it must be 'source_to_target' or 'target_to_source'")
+
+    # ---------------------------------------------------------------------------------------------- arguments
+    def read_pair(self, x: Tensor | Pair) -> tuple[Tensor, Tensor | None, bool]:
+        """The features of both sides of `edge_index`, and whether they are one set of nodes.
+
+        Raises:
+            TypeError: x is no tensor and no pair. ValueError: features that are not `[N, in_channels]`.
+        """
+        one_set = isinstance(x, Tensor)
+        pair = (x, x) if isinstance(x, Tensor) else x
+        if not isinstance(pair, tuple | list) or len(pair) != 2:
+            raise TypeError(f"x is {type(x).__name__}; it must be a tensor [N, F] or a pair of them")
+        channels = self.in_channels if isinstance(self.in_channels, tuple | list) else (self.in_channels,) * 2
+        for side, features, wanted in zip(("x[0]", "x[1]"), pair, channels, strict=True):
+            name = "x" if one_set else side
+            if features is None and side == "x[1]":
+                continue
+            if not isinstance(features, Tensor):
+                raise TypeError(f"{name} is {type(features).__name__}; it must be a tensor [N, F]")
+            if features.ndim != 2 or (wanted > 0 and features.shape[1] != wanted):
+                raise ValueError(f"{name} has shape {list(features.shape)}; it must be [N, in_channels = {wanted}]")
+        return pair[0], pair[1], one_set or pair[0] is pair[1]
+
+    def read_graph(
+        self,
+        edge_index: Any,
+        edge_attr: Tensor | None,
+        edge_dim: int | None,
+        loops: tuple[bool, bool, Fill, int] | None = None,
+    ) -> Adjacency:
+        """The edges, with self-loops where `loops` (wanted, one set of nodes, fill value, how many nodes) says so."""
+        if loops is not None and loops_wanted(loops[0], loops[1]):
+            edge_index, edge_attr = replace_self_loops(edge_index, edge_attr, loops[2], loops[3])
+        adjacency = read_adjacency(edge_index, edge_attr, self.flow)
+        attr = adjacency.attr
+        if attr is not None and edge_dim is not None and edge_dim > 0 and attr.shape[1:] != (edge_dim,):
+            raise ValueError(f"edge_attr has shape {list(attr.shape)}; it must be [E, edge_dim = {edge_dim}]")
+        return adjacency
+
+    # ---------------------------------------------------------------------------------------------- attention
+    def attend_over(
+        self,
+        adjacency: Adjacency,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        score: Score | None,
+        return_weights: bool,
+        projected: Tensor | None = None,
+        dropout: float | None = None,
+    ) -> tuple[Tensor, Tensor | None]:
+        """Attention with `[N, H, C]` on both sides: `[num_targets, H, C]`, and the weights `[E, H]` where asked for.
+
+        `projected` are edge data of that name, which the scores of this package read.
+        """
+        data = {} if projected is None else {"projected": projected}
+        edges = Edges(adjacency.edge_index, query.shape[0], key.shape[0], **data)
+        if dropout is None:
+            dropout = self.dropout if self.training else 0.0
+        result = attend(
+            query.transpose(0, 1),
+            key.transpose(0, 1),
+            value.transpose(0, 1),
+            pattern=edges,
+            score=score,
+            dropout=dropout,
+            return_weights=return_weights,
+        )
+        if isinstance(result, AttentionOutput):
+            assert result.weights is not None
+            out, weights = result.out.transpose(0, 1), result.weights.t().contiguous()
+        else:
+            out, weights = result.transpose(0, 1), None
+        if self.aggr == "mean":
+            entering = torch.zeros(query.shape[0], dtype=out.dtype, device=out.device)
+            entering = entering.index_add(0, edges.target, entering.new_ones(edges.num_edges)).clamp(min=1)
+            out = out / entering.view(-1, 1, 1)
+        return out, weights
+
+    def join_heads(self, out: Tensor) -> Tensor:
+        """`[N, H, C]` as `[N, H·C]`, or the mean over heads where they are not concatenated."""
+        return out.reshape(-1, self.heads * self.out_channels) if self.concat else out.mean(dim=1)
+
+    @staticmethod
+    def with_weights(out: Tensor, adjacency: Adjacency, weights: Tensor) -> Any:
+        """What is returned where weights are asked for, in the form that `edge_index` came in."""
+        given = adjacency.given
+        if not is_sparse(given):
+            return out, (given, weights)
+        matrix = with_values(given, weights)
+        return (out, (matrix, weights)) if isinstance(given, Tensor) else (out, matrix)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"

@@ -1,0 +1,97 @@
+"""Self-loops as torch-geometric's layers add them: those that are there are removed, and every node gets one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from attnops.coords import is_concrete
+from attnops.graph.adjacency import check_edge_attr, is_edge_index, is_sparse, is_sparse_tensor_class, read_index
+
+REDUCTIONS = {"mean": "mean", "add": "sum", "sum": "sum", "min": "amin", "max": "amax", "mul": "prod"}
+Fill = float | Tensor | str
+
+
+class _LeftAtDefault(int):
+    """True, where a caller can be told from one who wrote it: a default, not a wish."""
+
+    def __repr__(self) -> str:
+        return "True"
+
+
+DEFAULT: bool = _LeftAtDefault(True)  # type: ignore[assignment]
+
+
+def loops_wanted(add_self_loops: bool, one_set: bool) -> bool:
+    """Whether a layer adds self-loops: asked for or by default within one set of nodes, and never between two.
+
+    Raises:
+        ValueError: loops asked for by name between two sets of nodes.
+    """
+    if add_self_loops and not one_set and not isinstance(add_self_loops, _LeftAtDefault):
+        raise ValueError(
+            "add_self_loops is True, but x is a pair of two node sets, which have no self-loops; it must be False or "
+            "left out (where both are one set, give one tensor, or the same tensor twice)"
+        )
+    return bool(add_self_loops) and one_set
+
+
+def replace_self_loops(
+    edge_index: Any, edge_attr: Tensor | None, fill_value: Fill, num_nodes: int
+) -> tuple[Any, Tensor | None]:
+    """The edges without their self-loops, then one loop a node, 0 … num_nodes-1; in the form they came in.
+
+    Args:
+        fill_value: features of a loop: a number, a tensor `[F]`, or "mean", "add", "min", "max", "mul" over the edges
+            that enter its node.
+
+    Raises:
+        ValueError: an unknown fill_value.
+        NotImplementedError: a `SparseTensor` with features.
+    """
+    if isinstance(fill_value, str) and fill_value not in REDUCTIONS:
+        names = ", ".join(REDUCTIONS)
+        raise ValueError(f"fill_value is {fill_value!r}; it must be a number, a tensor or one of {names}")
+    if is_sparse_tensor_class(edge_index):
+        from torch_sparse import set_diag  # type: ignore[import-not-found, unused-ignore]
+
+        return set_diag(edge_index), edge_attr
+    if is_sparse(edge_index) or is_edge_index(edge_index):
+        from torch_geometric.utils import add_self_loops, remove_self_loops
+
+        edge_index, edge_attr = remove_self_loops(edge_index, edge_attr)
+        grown: tuple[Any, Tensor | None] = add_self_loops(edge_index, edge_attr, fill_value, num_nodes)
+        return grown
+    edge_index = read_index(edge_index)
+    if edge_attr is not None:
+        check_edge_attr(edge_attr, edge_index.shape[1])
+    kept = edge_index[0] != edge_index[1]
+    edge_index = edge_index[:, kept]
+    loops = torch.arange(num_nodes, dtype=edge_index.dtype, device=edge_index.device)
+    if edge_attr is not None:
+        edge_attr = edge_attr[kept]
+        edge_attr = torch.cat([edge_attr, loop_features(edge_attr, edge_index[1], fill_value, num_nodes)])
+    return torch.cat([edge_index, loops.expand(2, -1)], dim=1), edge_attr
+
+
+def loop_features(edge_attr: Tensor, target: Tensor, fill_value: Fill, num_nodes: int) -> Tensor:
+    """`[num_nodes, F]`: what each loop carries."""
+    shape = (num_nodes, *edge_attr.shape[1:])
+    if isinstance(fill_value, Tensor):
+        return fill_value.to(edge_attr.device, edge_attr.dtype).expand(shape)
+    if not isinstance(fill_value, str):
+        return edge_attr.new_full(shape, fill_value)
+    if is_concrete(target) and target.numel() and int(target.max()) >= num_nodes:
+        raise ValueError(f"edge_index[1] holds {int(target.max())}; it must be from 0 to {num_nodes - 1}")
+    reduction = REDUCTIONS[fill_value]
+    start = edge_attr.new_ones(shape) if reduction == "prod" else edge_attr.new_zeros(shape)
+    if reduction in ("sum", "mean"):
+        total = start.index_add(0, target, edge_attr)
+        if reduction == "sum":
+            return total
+        count = torch.bincount(target, minlength=num_nodes).clamp(min=1).to(total.dtype)
+        return total / count.view(-1, *[1] * (total.ndim - 1))
+    index = target.long().view(-1, *[1] * (edge_attr.ndim - 1)).expand_as(edge_attr)
+    return start.scatter_reduce(0, index, edge_attr, reduction, include_self=reduction == "prod")
