@@ -1,0 +1,1 @@
+"""Examples that run on attnops' public names."""

@@ -1,0 +1,120 @@
+"""One seed of the demo: learn on a training period, then track other people in a later one, by every method.
+
+The training period is cut once more: the matcher is fitted on its first two thirds; on its last third the best state
+is kept and every method's threshold is found, by the same search. Links and travel times come from the same stretch
+as the matcher then, and from the whole training period for the test.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from examples.mtmc.baselines import no_association, oracle
+from examples.mtmc.evaluate import Protocol, evaluate
+from examples.mtmc.learn import learn_links
+from examples.mtmc.matcher import Matcher
+from examples.mtmc.methods import ROWS, Scene, match, method, scene, threshold
+from examples.mtmc.realism import measure
+from examples.mtmc.simulate import simulate
+from examples.mtmc.tracklets import Recording
+from examples.mtmc.training import STEPS, train
+
+MISSING_LINK = ("c2", "c3")  # the link taken out of the prior to see what a wrong prior costs
+SHIFT = 1.2
+
+
+@dataclass(frozen=True)
+class Size:
+    """How much is simulated and trained."""
+
+    training_minutes: float = 40.0
+    test_minutes: float = 25.0
+    per_minute: float = 8.0
+    steps: int = STEPS
+
+
+SMALL = Size(training_minutes=9.0, test_minutes=5.0, per_minute=6.0, steps=12)
+
+
+@dataclass
+class Outcome:
+    """Scores of every row, scores under wrong priors, the simulator's figures, and the test scene with its answers."""
+
+    seed: int
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    wrong_prior: dict[str, dict[str, float]] = field(default_factory=dict)
+    figures: dict[str, float | str] = field(default_factory=dict)
+    thresholds: dict[str, float] = field(default_factory=dict)
+    test: Recording | None = None
+    training: Recording | None = None
+    identity: NDArray[np.int64] | None = None
+    matcher: dict[str, torch.Tensor] = field(default_factory=dict)
+
+
+def periods(seed: int, size: Size) -> tuple[Recording, Recording, dict[str, float | str]]:
+    """The training period, a later test period with other people before the same cameras, and measured figures."""
+    training = simulate(seed, size.training_minutes, size.per_minute, day=0)
+    later = 60 * (size.training_minutes + 20)
+    test = simulate(seed, size.test_minutes, size.per_minute, start=later, day=1, first_id=100_001)
+    return training.recording, test.recording, measure(training)
+
+
+def run_seed(seed: int, size: Size, protocol: Protocol, report: Callable[[str], None] = lambda stage: None) -> Outcome:
+    """All rows of one seed; ``report`` hears every stage as it starts (``stages`` of them)."""
+    report("simulating")
+    outcome = Outcome(seed)
+    training, test, outcome.figures = periods(seed, size)
+    cut = training.tracklets[0].time_in + 60 * size.training_minutes * 2 / 3
+    fitted_on, held_out = training.between(-np.inf, cut), training.between(cut, np.inf)
+    early = learn_links(fitted_on)
+    learned = learn_links(training)
+    fitting, holding, testing = scene(fitted_on, early), scene(held_out, early), scene(test, learned)
+    matchers: dict[str, Matcher] = {}
+    for row in ("gatv2", "gatv2_bias"):
+        report(f"training {row}")
+        matchers[row] = train(fitting.labelled, holding.labelled, row == "gatv2_bias", seed, size.steps)
+    for row in ROWS:
+        report(f"tracking with {row}")
+        outcome.scores[row] = evaluate(test, _identities(row, holding, testing, matchers, outcome), protocol)
+    report("trying wrong priors")
+    wrong = {"shifted 20 %": learned.stretched(SHIFT), "one link missing": learned.without(*MISSING_LINK)}
+    for name, network in wrong.items():
+        own = method("gatv2_bias", scene(test, network), matchers["gatv2_bias"])
+        identity = own.identities(own.gain - outcome.thresholds["gatv2_bias"])
+        outcome.wrong_prior[name] = evaluate(test, identity, protocol)
+    outcome.training = Recording(learned, training.tracklets)
+    outcome.test = Recording(learned, test.tracklets, test.truth, training.dropped + test.dropped)
+    outcome.matcher = {name: value.detach() for name, value in matchers["gatv2_bias"].state_dict().items()}
+    return outcome
+
+
+def _identities(
+    row: str, holding: Scene, testing: Scene, matchers: dict[str, Matcher], outcome: Outcome
+) -> NDArray[np.int64]:
+    if row == "none":
+        return no_association(testing.recording)
+    if row == "oracle":
+        return oracle(testing.recording)
+    outcome.thresholds[row] = threshold(row, holding, matchers.get(row))
+    own = method(row, testing, matchers.get(row))
+    identity = own.identities(own.gain - outcome.thresholds[row])
+    if row == "gatv2_bias":
+        outcome.identity = identity
+    return identity
+
+
+STAGES = 4 + len(ROWS)
+
+
+def matches_of(outcome: Outcome, given: Scene) -> tuple[Matcher, NDArray[np.float64], NDArray[np.float64]]:
+    """The trained matcher with bias again, its gains less the threshold, and its b_ij, in the test scene."""
+    matcher = Matcher(use_bias=True)
+    matcher.load_state_dict(outcome.matcher)
+    scores = match(matcher.eval(), given)
+    gain = scores.gain.double().numpy() - outcome.thresholds["gatv2_bias"]
+    return matcher, gain, scores.bias.double().numpy()

@@ -1,0 +1,81 @@
+"""Learn the links from labelled tracklets: how likely each is, and how long it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+
+import numpy as np
+
+from examples.mtmc.candidates import Candidates, candidates, true_predecessors
+from examples.mtmc.network import Network
+from examples.mtmc.prior import Prior, prior_of
+from examples.mtmc.tracklets import Recording
+from examples.mtmc.travel import fit
+
+COUNT = 1.0  # passages that every link and every start and end counts for before any is seen
+
+
+def learn_links(recording: Recording, without: Collection[int] = ()) -> Network:
+    """The recording's network with priors, travel times, starts and ends counted from its true identities.
+
+    Tracklets of the identities ``without`` are passed over, so that these can be tested.
+    """
+    if without:
+        kept = [t for t in recording.tracklets if t.truth not in without]
+        recording = Recording(recording.network, kept)
+    network = recording.network
+    pairs = candidates(recording)
+    before = true_predecessors(recording)
+    true = before[pairs.target] == pairs.source
+    passages = np.bincount(pairs.link[true], minlength=len(network.links)).astype(float)
+    leaving = {name: 0 for name in network.cameras}
+    entering = dict(leaving)
+    ending, starting = dict(leaving), dict(leaving)
+    followed, preceded = set(pairs.source[true].tolist()), set(pairs.target[true].tolist())
+    for n, tracklet in enumerate(recording.tracklets):
+        leaving[tracklet.camera] += 1
+        entering[tracklet.camera] += 1
+        ending[tracklet.camera] += n not in followed
+        starting[tracklet.camera] += n not in preceded
+    options = {name: 1 + sum(x.source == name for x in network.links) for name in network.cameras}
+    links = []
+    for number, link in enumerate(network.links):
+        own = pairs.delay[true & (pairs.link == number)]
+        prior = (passages[number] + COUNT) / (leaving[link.source] + COUNT * options[link.source])
+        links.append(replace(link, prior=float(prior), travel=fit(own, link.window, link.travel)))
+    cameras = {
+        name: replace(
+            camera,
+            starts=(starting[name] + COUNT) / (entering[name] + 2 * COUNT),
+            ends=(ending[name] + COUNT) / (leaving[name] + 2 * COUNT),
+        )
+        for name, camera in network.cameras.items()
+    }
+    return Network(cameras, tuple(links))
+
+
+def cross_fitted_prior(recording: Recording, pairs: Candidates, folds: int = 10) -> Prior:
+    """The prior of every candidate by links learned without the identities of both of its ends.
+
+    Identities fall into ``folds``; a pair is judged by what the other folds show, so nothing is fitted on what is
+    tested, even where the whole recording is.
+    """
+    known = sorted({t.truth for t in recording.tracklets if t.truth is not None})
+    fold_of = {identity: n % folds for n, identity in enumerate(known)}
+    fold = np.array([-1 if t.truth is None else fold_of[t.truth] for t in recording.tracklets])
+    members = {n: {i for i, f in fold_of.items() if f == n} for n in range(folds)} | {-1: set[int]()}
+    everywhere = prior_of(recording, pairs)
+    link, travel = np.zeros(len(pairs)), np.zeros(len(pairs))
+    starts, ends = everywhere.starts.copy(), everywhere.ends.copy()
+    ends_of = np.sort(np.stack([fold[pairs.source], fold[pairs.target]]), axis=0)
+    for a in range(-1, folds):
+        for b in range(a, folds):
+            own = (ends_of[0] == a) & (ends_of[1] == b)
+            if not own.any() and a != b:
+                continue
+            given = prior_of(recording, pairs, learn_links(recording, members[a] | members[b]))
+            link[own], travel[own] = given.link[own], given.travel[own]
+            if a == b:
+                starts[fold == a], ends[fold == a] = given.starts[fold == a], given.ends[fold == a]
+    return Prior(link, travel, starts, ends)

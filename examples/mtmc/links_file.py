@@ -1,0 +1,224 @@
+"""The links file: YAML (or JSON) that says which cameras there are and who can be reached from whom.
+
+    cameras:
+      hall:                        # a name: the file name, or the camera column, of the data
+        fps: 25                    # frames a second (required)
+        clock_offset: 1.5          # seconds to add to its clock to get the common one (default 0)
+        clock_rate: 1.0            # common seconds per second of its clock (default 1)
+        position: [12.0, 3.5]      # on a map, any unit (optional)
+        starts: 0.4                # share of its tracklets that come from no other camera (default 0.3)
+        ends: 0.3                  # share of its tracklets that go to no other camera (default 0.3)
+      yard: {fps: 12.5}
+    links:                         # one entry per DIRECTION: hall to yard says nothing of yard to hall
+      - from: hall
+        to: yard
+        window: [4, 60]            # the delay in seconds, least and most; negative where views overlap (required)
+        prior: 0.5                 # share of the tracklets of "from" that go on to "to" (default 0.3)
+        travel:                    # the delay within the window (optional: spread over the window)
+          kind: lognormal          # components of weight, median seconds, sd of the log; delays are positive; or
+          components: [[1.0, 14.0, 0.3]]     # kind: normal, with weight, mean seconds, sd in seconds
+        measure: leave             # delays count from leaving "from" (default), or from entering it ("enter")
+      - {from: hall, to: hall, window: [0, 4], reach: 1.0}   # joins fragments: same camera, at most this far
+                                                              # (box heights a second, plus one) from where it ended
+
+Every error names the file, the line and what was expected.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from examples.mtmc.errors import InputError
+from examples.mtmc.network import Camera, Link, Network
+from examples.mtmc.travel import TravelTime
+
+Check = Callable[["Place"], Any]
+
+
+class Place:
+    """A node of the file with the line that it stands on."""
+
+    def __init__(self, path: Path, node: yaml.Node, name: str) -> None:
+        self.path, self.node, self.name = path, node, name
+        self.line = node.start_mark.line + 1
+
+    def wrong(self, expected: str) -> InputError:
+        """An error at this place."""
+        text = self.node.value if isinstance(self.node, yaml.ScalarNode) else f"a {self.node.id}"
+        return InputError(self.path, self.line, f"{self.name}: {text!s:.80}", expected)
+
+    def entries(self) -> dict[str, Place]:
+        """The entries of a mapping; keys must be text and stand once."""
+        if not isinstance(self.node, yaml.MappingNode):
+            raise self.wrong("a mapping (key: value)")
+        found: dict[str, Place] = {}
+        for key, value in self.node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                raise Place(self.path, key, self.name).wrong("text as a key")
+            if key.value in found:
+                raise InputError(self.path, key.start_mark.line + 1, f"{key.value} a second time", "every key once")
+            found[key.value] = Place(self.path, value, f"{self.name}.{key.value}" if self.name else str(key.value))
+        return found
+
+    def items(self, length: int | None = None) -> list[Place]:
+        """The items of a list."""
+        if not isinstance(self.node, yaml.SequenceNode) or length not in (None, len(self.node.value)):
+            raise self.wrong("a list" if length is None else f"a list of {length}")
+        return [Place(self.path, node, f"{self.name}[{n}]") for n, node in enumerate(self.node.value)]
+
+    def number(self, low: float = -math.inf, high: float = math.inf, above: bool = False) -> float:
+        """A finite number within bounds; ``above``: larger than ``low``."""
+        text = self.node.value if isinstance(self.node, yaml.ScalarNode) else ""
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value) or value < low or value > high or (above and value <= low):
+            bounds = (f" above {low:g}" if above else f" from {low:g}") if low > -math.inf else ""
+            bounds += f" to {high:g}" if high < math.inf else ""
+            raise self.wrong(f"a finite number{bounds}")
+        return value
+
+    def text(self, *allowed: str) -> str:
+        """A word, one of ``allowed`` where given."""
+        if not isinstance(self.node, yaml.ScalarNode) or (allowed and self.node.value not in allowed):
+            raise self.wrong(" or ".join(allowed) if allowed else "text")
+        return str(self.node.value)
+
+    def table(self, checks: dict[str, Check], required: tuple[str, ...] = ()) -> dict[str, Any]:
+        """The entries of a mapping, each read by its check; unknown and missing keys are errors."""
+        found = self.entries()
+        for key in found:
+            if key not in checks:
+                raise InputError(self.path, found[key].line, f"{found[key].name}", f"one of {', '.join(checks)}")
+        for key in required:
+            if key not in found:
+                raise self.wrong(f"the key {key!r}")
+        return {key: checks[key](place) for key, place in found.items()}
+
+
+def load_network(path: Path) -> Network:
+    """Read and validate a links file."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(path, None, f"no readable file ({type(error).__name__})", "a links file, YAML or JSON") from None
+    try:
+        if path.suffix == ".json":
+            json.loads(text)
+            text = text.replace("\t", " ")  # YAML reads JSON but for tabs
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except json.JSONDecodeError as error:
+        raise InputError(path, error.lineno, error.msg, "valid JSON") from None
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None) or "unreadable text"
+        raise InputError(path, mark.line + 1 if mark else None, problem, "valid YAML") from None
+    if root is None:
+        raise InputError(path, 1, "an empty file", "the keys cameras and links")
+    top = Place(path, root, "")
+    found = top.table({"cameras": _cameras, "links": lambda place: place.items()}, ("cameras",))
+    cameras: dict[str, Camera] = found["cameras"]
+    links: list[Link] = []
+    for place in found.get("links", []):
+        link = _link(place, cameras)
+        if any((x.source, x.target) == (link.source, link.target) for x in links):
+            raise place.wrong(f"one link from {link.source} to {link.target}, not two")
+        links.append(link)
+    return Network(cameras, tuple(links))
+
+
+def _cameras(place: Place) -> dict[str, Camera]:
+    checks: dict[str, Check] = {
+        "fps": lambda p: p.number(0, above=True),
+        "clock_offset": lambda p: p.number(),
+        "clock_rate": lambda p: p.number(0, above=True),
+        "position": lambda p: tuple(x.number() for x in p.items(2)),
+        "starts": lambda p: p.number(0, 1, above=True),
+        "ends": lambda p: p.number(0, 1, above=True),
+    }
+    cameras = {}
+    for name, entry in place.entries().items():
+        if not name.strip() or "/" in name or "\\" in name or name.startswith(".") or "\x00" in name:
+            raise entry.wrong("a camera name that can be a file name")
+        cameras[name] = Camera(name, **entry.table(checks, ("fps",)))
+    if not cameras:
+        raise place.wrong("at least one camera")
+    return cameras
+
+
+def _window(place: Place) -> tuple[float, float]:
+    low, high = (item.number() for item in place.items(2))
+    if low >= high:
+        raise place.wrong("[least, most] with least < most, in seconds")
+    return low, high
+
+
+def _travel(place: Place) -> tuple[str, tuple[tuple[float, float, float], ...]]:
+    checks: dict[str, Check] = {"kind": lambda p: p.text("lognormal", "normal"), "components": lambda p: p.items()}
+    found = place.table(checks, ("kind", "components"))
+    positive = found["kind"] == "lognormal"
+    components = []
+    for item in found["components"]:
+        weight, centre, spread = item.items(3)
+        values = (weight.number(0, 1, above=True), centre.number(0, above=True) if positive else centre.number())
+        components.append((*values, spread.number(0, above=True)))
+    if not components or abs(sum(c[0] for c in components) - 1) > 1e-3:
+        raise place.wrong("components whose weights sum to 1")
+    return found["kind"], tuple(components)
+
+
+def _link(place: Place, cameras: dict[str, Camera]) -> Link:
+    def camera(p: Place) -> str:
+        if p.text() not in cameras:
+            raise p.wrong(f"a camera of this file ({', '.join(cameras)})")
+        return p.text()
+
+    checks: dict[str, Check] = {
+        "from": camera,
+        "to": camera,
+        "window": _window,
+        "prior": lambda p: p.number(0, 1, above=True),
+        "travel": _travel,
+        "measure": lambda p: p.text("leave", "enter"),
+        "reach": lambda p: p.number(0),
+    }
+    found = place.table(checks, ("from", "to", "window"))
+    source, target, window = found.pop("from"), found.pop("to"), found.pop("window")
+    if source == target and window[0] < 0:
+        raise place.wrong("a window from 0 on: tracklets of one camera that are joined cannot overlap")
+    if "travel" in found:
+        kind, components = found["travel"]
+        if kind == "lognormal" and window[1] <= 0:
+            raise place.wrong("kind: normal, since the window holds negative delays alone")
+        found["travel"] = TravelTime(kind, components, window)
+    return Link(source, target, window, **found)
+
+
+def dump_network(network: Network) -> str:
+    """The network as the YAML text of a links file."""
+    cameras: dict[str, dict[str, Any]] = {}
+    for name, camera in network.cameras.items():
+        entry = {f.name: getattr(camera, f.name) for f in fields(camera) if f.name != "name"}
+        entry["position"] = list(camera.position) if camera.position else None
+        cameras[name] = {key: value for key, value in entry.items() if value is not None}
+    links = []
+    for link in network.links:
+        entry = {"from": link.source, "to": link.target, "window": list(link.window), "prior": link.prior}
+        if link.travel:
+            components = [[round(float(x), 6) for x in c] for c in link.travel.components]
+            components[0][0] = round(1 - sum(c[0] for c in components[1:]), 6)
+            entry["travel"] = {"kind": link.travel.kind, "components": components}
+        entry["measure"] = link.measure
+        if link.reach is not None:
+            entry["reach"] = link.reach
+        links.append(entry)
+    text: str = yaml.safe_dump({"cameras": cameras, "links": links}, sort_keys=False, allow_unicode=True, width=120)
+    return text

@@ -1,0 +1,34 @@
+"""Make the weights that ``track`` ships with: the matcher trained on one simulated network."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.progress import Progress
+
+from examples.mtmc.learn import learn_links
+from examples.mtmc.methods import scene, threshold
+from examples.mtmc.simulate import simulate
+from examples.mtmc.training import train
+from examples.mtmc.weights import save_matcher
+
+MINUTES, PER_MINUTE, STEPS = 60.0, 8.0, 200
+
+
+def pretrain(out: Path, seed: int, console: Console, minutes: float = MINUTES, steps: int = STEPS) -> None:
+    """Fit on two thirds of a simulated hour, keep the best state and find the threshold on the rest; write both."""
+    torch.set_num_threads(1)
+    recording = simulate(seed, minutes, PER_MINUTE).recording
+    cut = 60 * minutes * 2 / 3
+    fitted_on, held_out = recording.between(-np.inf, cut), recording.between(cut, np.inf)
+    links = learn_links(fitted_on)
+    fitting, holding = scene(fitted_on, links), scene(held_out, links)
+    with Progress(console=console, transient=True) as progress:
+        task = progress.add_task("training", total=steps)
+        matcher = train(fitting.labelled, holding.labelled, True, seed, steps, lambda: progress.advance(task))
+    tau = threshold("gatv2_bias", holding, matcher)
+    save_matcher(out, dict(matcher.state_dict()), tau)
+    console.print(f"Wrote {out} (threshold {tau:.2f})", soft_wrap=True)

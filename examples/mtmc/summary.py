@@ -1,0 +1,52 @@
+"""Scores of many seeds as mean and spread: for the screen, the page and ``summary.json``."""
+
+from __future__ import annotations
+
+import numpy as np
+from rich.table import Table as Screen
+
+from examples.mtmc.methods import MEANING
+from examples.mtmc.report import Table
+
+SHOWN = {
+    "idf1": "IDF1",
+    "hota": "HOTA",
+    "assa": "AssA",
+    "link_precision": "link precision",
+    "link_recall": "link recall",
+}
+Scores = dict[str, dict[str, list[float]]]
+
+
+def mean_and_spread(outcomes: list[dict[str, dict[str, float]]]) -> Scores:
+    """Per row and score ``[mean, standard deviation over seeds]``."""
+    rows: Scores = {}
+    for row in outcomes[0]:
+        rows[row] = {}
+        for name in outcomes[0][row]:
+            values = [outcome[row][name] for outcome in outcomes]
+            spread = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+            rows[row][name] = [round(float(np.mean(values)), 6), round(spread, 6)]
+    return rows
+
+
+def cells(scores: dict[str, list[float]], spread: bool) -> list[str]:
+    """The shown scores of a row as text."""
+    return [f"{scores[n][0]:.3f} ± {scores[n][1]:.3f}" if spread else f"{scores[n][0]:.3f}" for n in SHOWN]
+
+
+def screen_table(rows: Scores, seeds: int, title: str) -> Screen:
+    """For the terminal."""
+    table = Screen(title=title, title_justify="left")
+    table.add_column("row")
+    for name in SHOWN.values():
+        table.add_column(name, justify="right", no_wrap=True)
+    for row, scores in rows.items():
+        table.add_row(row, *cells(scores, seeds > 1), style="bold" if row == "gatv2_bias" else None)
+    return table
+
+
+def page_table(rows: Scores, seeds: int, caption: str) -> Table:
+    """For the page."""
+    body = [[row, *cells(scores, seeds > 1), MEANING.get(row, "")] for row, scores in rows.items()]
+    return Table(caption, ["row", *SHOWN.values(), "what it is"], body, strong="gatv2_bias")

@@ -1,0 +1,101 @@
+"""How long a link takes: densities of the delay between leaving one camera and entering another."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FLOOR = 0.03  # the share of passages that follow no rule, spread evenly over the window
+SHRINKAGE = 4.0  # how many passages the starting guess of a component counts for
+
+
+@dataclass(frozen=True)
+class TravelTime:
+    """A mixture of lognormals (delays in seconds, positive) or of normals, with a uniform floor over the window.
+
+        p(Δt) = (1 − ε) Σ_k w_k LogNormal(Δt; log median_k, log_sd_k) + ε / (hi − lo)
+
+    ``components`` are (weight, centre, spread): median and sd of the log for "lognormal", mean and sd in seconds for
+    "normal", which an overlap with its negative delays needs.
+    """
+
+    kind: str
+    components: tuple[tuple[float, float, float], ...]
+    window: tuple[float, float]
+
+    def log_density(self, delay: ArrayLike) -> NDArray[np.float64]:
+        """log p(Δt) per second; −inf outside the window."""
+        delay = np.asarray(delay, dtype=np.float64)
+        low, high = self.window
+        density = np.full(delay.shape, FLOOR / (high - low))
+        for weight, centre, spread in self.components:
+            density += (1 - FLOOR) * weight * _density(self.kind, delay, centre, spread)
+        inside = (delay >= low) & (delay <= high)
+        return np.where(inside, np.log(density), -np.inf)
+
+    @property
+    def centre(self) -> float:
+        """The typical delay: the median or mean of the heaviest component."""
+        return max(self.components)[1]
+
+    def stretched(self, factor: float) -> TravelTime:
+        """The same belief with every delay ``factor`` times as long: for asking what a wrong prior costs."""
+        return TravelTime(self.kind, tuple((w, c * factor, s) for w, c, s in self.components), self.window)
+
+
+def _density(kind: str, delay: NDArray[np.float64], centre: float, spread: float) -> NDArray[np.float64]:
+    if kind == "normal":
+        return np.exp(-0.5 * ((delay - centre) / spread) ** 2) / (spread * math.sqrt(2 * math.pi))
+    positive = np.maximum(delay, 1e-9)
+    z = (np.log(positive) - math.log(centre)) / spread
+    return np.where(delay > 0, np.exp(-0.5 * z**2) / (positive * spread * math.sqrt(2 * math.pi)), 0.0)
+
+
+def from_window(window: tuple[float, float]) -> TravelTime:
+    """What a window alone says: delays spread widely around its middle."""
+    low, high = window
+    if low <= 0:
+        return TravelTime("normal", ((1.0, (low + high) / 2, (high - low) / 4),), window)
+    return TravelTime("lognormal", ((1.0, math.sqrt(low * high), max(math.log(high / low) / 4, 0.1)),), window)
+
+
+def fit(delays: ArrayLike, window: tuple[float, float], guess: TravelTime | None = None) -> TravelTime:
+    """Fit by expectation-maximisation with shrinkage towards ``guess``, so that few passages change it little.
+
+    Two components where there are twenty passages or more (walkers who stop, a shop on the way), else one.
+    """
+    guess = guess or from_window(window)
+    delays = np.asarray(delays, dtype=np.float64)
+    inside = delays[(delays >= window[0]) & (delays <= window[1])]
+    kind = guess.kind if guess.kind == "lognormal" and (inside > 0).all() else "normal"
+    if kind != guess.kind:
+        guess = TravelTime("normal", from_window((min(window[0], 0.0), window[1])).components, window)
+    if len(inside) == 0:
+        return guess
+    values = np.log(inside) if kind == "lognormal" else inside
+    prior_centre = math.log(guess.centre) if kind == "lognormal" else guess.centre
+    prior_spread = max(guess.components)[2]
+    least = 0.05 if kind == "lognormal" else 0.05 * (window[1] - window[0])
+    parts = 2 if len(values) >= 20 else 1
+    centres = np.quantile(values, [0.35, 0.9][:parts]) if parts == 2 else np.array([values.mean()])
+    spreads = np.full(parts, max(float(values.std()), least) / parts)
+    weights = np.full(parts, 1 / parts)
+    pull = SHRINKAGE if parts == 1 else 1.0
+    for _ in range(60):
+        log_p = -0.5 * ((values[:, None] - centres) / spreads) ** 2 - np.log(spreads) + np.log(weights)
+        share = np.exp(log_p - log_p.max(1, keepdims=True))
+        share /= share.sum(1, keepdims=True)
+        count = share.sum(0)
+        weights = (count + 1) / (count + 1).sum()
+        anchor = prior_centre if parts == 1 else values.mean()
+        breadth = prior_spread if parts == 1 else max(float(values.std()), least)
+        own = (share * values[:, None]).sum(0)
+        centres = (own + 0.25 * pull * anchor) / (count + 0.25 * pull)
+        square = (share * (values[:, None] - centres) ** 2).sum(0)
+        spreads = np.sqrt((square + pull * breadth**2) / (count + pull))
+        spreads = np.maximum(spreads, least)
+    middle = np.exp(centres) if kind == "lognormal" else centres
+    return TravelTime(kind, tuple(zip(weights.tolist(), middle.tolist(), spreads.tolist(), strict=True)), window)

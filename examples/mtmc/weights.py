@@ -1,0 +1,33 @@
+"""The matcher that ``track`` uses: trained on simulations, kept as safetensors beside this file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from examples.mtmc.matcher import Matcher
+
+DEFAULT = Path(__file__).with_name("matcher.safetensors")
+
+
+def save_matcher(path: Path, state: dict[str, torch.Tensor], threshold: float) -> None:
+    """Write the weights and the threshold that belongs to them; whole or not at all."""
+    from safetensors.torch import save_file
+
+    draft = path.with_name(f".{path.name}.part")
+    save_file({name: value.contiguous() for name, value in state.items()}, draft, {"threshold": repr(threshold)})
+    os.replace(draft, path)
+
+
+def load_matcher(path: Path = DEFAULT) -> tuple[Matcher, float]:
+    """The matcher with bias, ready to score, and its threshold."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        threshold = float(file.metadata()["threshold"])
+    matcher = Matcher(use_bias=True)
+    matcher.load_state_dict(state)
+    return matcher.eval(), threshold
