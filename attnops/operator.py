@@ -87,7 +87,7 @@ def attend(
     plans = None if problem.compiling else collector()
     if plans is not None:
         plans.append(_plan(arguments, name, candidates))
-    result = _run(arguments, name, candidates, dropout, fall_through=backend == "auto" and not problem.compiling)
+    result = _run(arguments, name, candidates, dropout, auto=backend == "auto")
     return _deliver(arguments, result, return_lse, return_weights)
 
 
@@ -161,36 +161,44 @@ def _plan(arguments: Arguments, name: str, candidates: tuple[Candidate, ...]) ->
     return Plan(a.problem, name, candidates, description, a.pattern, a.coords, a.batch_shape, a.query.device)
 
 
-def _run(
-    arguments: Arguments, name: str, candidates: tuple[Candidate, ...], dropout: float, fall_through: bool
-) -> Result:
-    a = arguments
-    p = a.problem
+def _run(arguments: Arguments, name: str, candidates: tuple[Candidate, ...], dropout: float, auto: bool) -> Result:
+    """Run without autocast: the vectors are already in its dtype, and positions and priors must stay in theirs."""
+    device = arguments.query.device.type
+    if not torch.is_autocast_enabled(device):
+        return _run_first(_prepare(arguments, dropout), name, candidates, auto)
+    with torch.autocast(device, enabled=False):
+        return _run_first(_prepare(arguments, dropout), name, candidates, auto)
+
+
+def _prepare(arguments: Arguments, dropout: float) -> Call:
+    """The call as backends see it: flat batch, the bias bound, the vectors rotated."""
+    a, p = arguments, arguments.problem
     query, key, value = (x.reshape(p.batch, *x.shape[-3:]) for x in (a.query, a.key, a.value))
-    with torch.autocast(query.device.type, enabled=False) if torch.is_autocast_enabled(query.device.type) else _NOTHING:
-        bias = a.bias
-        if bias is not None:
-            bias = bias.bind(query, key) if bias.binds else bias
-            if bias.rotates:
-                coords = (
-                    a.coords[0].with_position(p.num_queries, query.device),
-                    a.coords[1].with_position(p.num_keys, query.device),
-                )
-                query, key = bias.rotate(query, key, coords)
-            bias = bias if bias.adds else None
-        call = Call(query, key, value, a.pattern, bias, a.score, a.scale, a.coords, dropout, a.batch_shape, p)
-        if p.pairs == 0 or p.num_edges == 0:
-            return _nothing(call)
-        names = [name] + [c.name for c in candidates if c.name != name and not c.refusals] if fall_through else [name]
-        refusal: NotFiniteError | None = None
-        for each in names:
-            backend = next(backend for backend in BACKENDS if backend.name == each)
-            try:
-                return backend.run(call)
-            except NotFiniteError as error:
-                refusal = error
-        others = [c.name for c in candidates if not c.refusals and not c.condition]
-        raise UnsupportedError(f"{refusal}; {alternative(others[0] if others else None)}")
+    bias = a.bias
+    if bias is not None and bias.binds:
+        bias = bias.bind(query, key)
+    if bias is not None and bias.rotates:
+        sides = (a.coords[0].with_position(p.num_queries, query.device), a.coords[1].with_position(p.num_keys, query.device))
+        query, key = bias.rotate(query, key, sides)
+    bias = bias if bias is not None and bias.adds else None
+    return Call(query, key, value, a.pattern, bias, a.score, a.scale, a.coords, dropout, a.batch_shape, p)
+
+
+def _run_first(call: Call, name: str, candidates: tuple[Candidate, ...], auto: bool) -> Result:
+    """The planned backend; under `auto`, the next candidate where it meets garbage that it cannot keep apart."""
+    if call.problem.pairs == 0 or call.problem.num_edges == 0:
+        return _nothing(call)
+    others = [c.name for c in candidates if c.name != name and not c.refusals]
+    for each in [name, *others] if auto else [name]:
+        backend = next(backend for backend in BACKENDS if backend.name == each)
+        if call.problem.compiling:
+            return backend.run(call)
+        try:
+            return backend.run(call)
+        except NotFiniteError as error:
+            refusal = error
+    safe = [c.name for c in candidates if c.name in others and not c.condition]
+    raise UnsupportedError(f"{refusal}; {alternative(safe[0] if safe else None)}")
 
 
 def _nothing(call: Call) -> Result:
@@ -243,14 +251,3 @@ def _difference(planned: Problem, given: Problem) -> str:
         if old != new and name != "budget"
     ]
     return "; ".join(parts)
-
-
-class _Nothing:
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *_: object) -> None:
-        return None
-
-
-_NOTHING = _Nothing()

@@ -1,9 +1,10 @@
 """Ways to run the operator, in the order in which ties are broken."""
 
 from attnops.backends.blockwise import Blockwise
+from attnops.backends.flex import Flex
 from attnops.backends.reference import Reference
 from attnops.backends.scatter import Scatter
 from attnops.backends.sdpa import Sdpa
 from attnops.problem import Backend
 
-BACKENDS: tuple[Backend, ...] = (Scatter(), Sdpa(), Blockwise(), Reference())
+BACKENDS: tuple[Backend, ...] = (Scatter(), Sdpa(), Blockwise(), Flex(), Reference())
