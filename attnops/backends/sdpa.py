@@ -49,7 +49,9 @@ class Sdpa:
         laid_out = 0
         if masked:
             tables = problem.batch * problem.heads if problem.biased else problem.batch
-            laid_out = cells * tables * problem.compute_bytes * (2 if problem.biased else 1) * (2 if problem.bias_grad else 1)
+            laid_out = (
+                cells * tables * problem.compute_bytes * (2 if problem.biased else 1) * (2 if problem.bias_grad else 1)
+            )
         dense = 0 if fused else problem.pairs * problem.compute_bytes * (3 if problem.grad or problem.bias_grad else 2)
         work = problem.pairs * (problem.dim + problem.value_dim + 12)
         if problem.causal and problem.num_queries == problem.num_keys:
@@ -60,7 +62,7 @@ class Sdpa:
     def run(self, call: Call) -> Result:
         query, key, value = call.query, call.key, call.value
         causal, mask = False, None
-        if call.problem.causal and query.shape[2] == key.shape[2]:
+        if call.problem.causal and not call.problem.biased and query.shape[2] == key.shape[2]:
             causal = True
         elif call.problem.forbids and not _is_bare(call.problem):
             query, key, value, mask = _lay_out(call)
@@ -73,7 +75,7 @@ class Sdpa:
 
 def _is_bare(problem: Problem) -> bool:
     """Whether nothing is forbidden after all: one query, aligned to the last key, sees all under Causal."""
-    return not problem.forbids or (problem.causal and problem.num_queries == 1)
+    return not problem.forbids or (problem.causal and not problem.biased and problem.num_queries == 1)
 
 
 def _lay_out(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
@@ -85,7 +87,9 @@ def _lay_out(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     if bias is None:
         assert allowed is not None
         allowed = allowed.expand(*allowed.shape[:2], num_queries, num_keys)
-        mask = torch.zeros(allowed.shape, dtype=call.compute_dtype, device=query.device).masked_fill_(~allowed, float("-inf"))
+        mask = torch.zeros(allowed.shape, dtype=call.compute_dtype, device=query.device).masked_fill_(
+            ~allowed, float("-inf")
+        )
     else:
         mask = bias if allowed is None else torch.where(allowed, bias, float("-inf"))
         mask = mask.expand(*mask.shape[:2], num_queries, num_keys)
