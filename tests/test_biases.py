@@ -266,7 +266,7 @@ def test_timestamps_keep_their_precision_in_float32() -> None:
     coords = resolve_coords(Coords(time=time, position=time), (1,), 2, 2, CPU)
     pairs = Pairs.grid(coords, (1,), 1, slice(0, 2), slice(0, 2), dtype=torch.float32, device=CPU)
     for bias, rate in ((TimeGap(1), 1), (ALiBi(1), 1 / 256)):
-        assert float(bias(pairs)[0, 0, 0, 1]) == pytest.approx(-0.001 * rate, rel=1e-3)
+        assert float(bias(pairs).detach()[0, 0, 0, 1]) == pytest.approx(-0.001 * rate, rel=1e-3)
 
 
 # -------------------------------------------------------------------------------------------------- relative positions
@@ -298,20 +298,20 @@ def test_real_positions_are_cut_to_whole_differences(build: Callable[[], Bias]) 
 
 
 # -------------------------------------------------------------------------------------------------------------- tables
-def test_table_gradients_have_the_same_bits_with_any_threads() -> None:
-    """Torch's own backward of `table[index]` adds in an order that changes from run to run once it has two threads."""
+def test_table_gradients_have_the_same_bits_from_run_to_run() -> None:
+    """Many pairs add to one row, with two threads too."""
     coords = resolve_coords(Coords(type=torch.randint(0, TYPES, (300,))), (1,), 300, 300, CPU)
     pairs = Pairs.grid(coords, (1,), 8, slice(0, 300), slice(0, 300), dtype=torch.float32, device=CPU)
     vectors, cotangent = torch.randn(1, 8, 300, 16), torch.randn(1, 8, 300, 300)
     for bias in (TypePrior(TYPES, TYPES, 8), RelativeBias(8), drawn(RelativeKeys(8, 16, 50))):
         gradients = []
-        for threads in (1, 2, 2, 2):
-            torch.set_num_threads(threads)
+        torch.set_num_threads(2)
+        for _ in range(3):
             bias.zero_grad()
             bias.bind(vectors, vectors)(pairs).backward(cotangent)
             gradients.append(next(bias.parameters()).grad)
         torch.set_num_threads(1)
-        assert all(torch.equal(gradients[1], other) for other in gradients[2:])
+        assert torch.equal(gradients[0], gradients[1]) and torch.equal(gradients[0], gradients[2])
 
 
 @pytest.mark.parametrize("wrong", [-5, 99])
@@ -326,7 +326,7 @@ def test_an_index_out_of_range_is_never_read(wrong: int) -> None:
     scene.coords[1].data["type"] = torch.full((1, NK), wrong)
     for value in (nodes(scene.grid())[0, :, 0, 0], nodes(scene.listed(torch.arange(3)))[0, :, 0]):
         assert torch.equal(value, nodes.weight[nearest, nearest].double())
-    assert float(nodes(scene.single(*torch.tensor([0, 1, 2, 3])))) == float(nodes.weight[nearest, nearest, 1])
+    assert torch.equal(nodes(scene.single(*torch.tensor([0, 1, 2, 3]))), nodes.weight[nearest, nearest, 1].double())
     hops = drawn(Distance(H, 5))
     scene.data["distance"] = torch.full((NQ * NK,), wrong)
     assert torch.equal(hops(scene.grid())[0, :, 0, 0], hops.weight[6 if wrong < 0 else 5].double())

@@ -150,7 +150,7 @@ class BoundRelativeKeys(Bias):
         column = clipped_gap(pairs.key.position, pairs.query.position, most, pairs.dtype) + most
         if not pairs.shape:
             return table[pairs.batch, pairs.head, pairs.query.index, column]
-        # torch.gather's backward adds in a fixed order on a CPU; that of indexing by four tensors does not.
+        # torch.gather walks along one row; indexing by four tensors looks each number up anew, and is slower.
         if len(pairs.shape) == 4:
             return table[:, :, pairs.queries].gather(-1, column.expand(pairs.shape))
         cell = pairs.query.index * (2 * most + 1) + column
