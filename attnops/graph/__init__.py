@@ -1,3 +1,4 @@
-"""Graph layers on the one operator."""
+"""Graph layers on the one operator: torch-geometric's attention layers, and one for heterogeneous graphs."""
 
 from attnops.graph.gatv2_conv import GATv2Conv as GATv2Conv
+from attnops.graph.hetero_attention import HeteroAttention as HeteroAttention
