@@ -180,7 +180,7 @@ def _sum(left: object, right: object) -> BiasSum:
         elif isinstance(side, Allowing) and not isinstance(side, Tensor):
             added = side
         else:
-            return NotImplemented
+            raise TypeError(f"{type(side).__name__} cannot be added to a Bias; a Bias or a Pattern can")
         if added is not None:
             pattern = added if pattern is None else pattern + added  # type: ignore[assignment]
     return BiasSum(terms, pattern)

@@ -97,16 +97,17 @@ class Rotary(Bias):
         return self._law.depends_on_length
 
     def rotate(self, query: Tensor, key: Tensor, coords: tuple[Coords, Coords]) -> tuple[Tensor, Tensor]:
-        """Query `[B, H, Nq, D]` and key `[B, Hkv, Nk, D]`, turned by their positions `[B or 1, N]`."""
-        positions = coords[0].data["position"], coords[1].data["position"]
-        length = longest(*positions) if self.depends_on_length else None
-        return self.turn(query, positions[0], length), self.turn(key, positions[1], length)
+        """Query `[B, H, Nq, D]` and key `[B, Hkv, Nk, D]`, turned by their positions, `[N]` or `[B or 1, N]`."""
+        of_query, of_key = (side.data["position"] for side in coords)
+        length = longest(of_query, of_key) if self.depends_on_length else None
+        return self.turn(query, of_query, length), self.turn(key, of_key, length)
 
     def turn(self, vectors: Tensor, position: Tensor, length: Tensor | None = None) -> Tensor:
-        """`vectors [B, H, N, D]` turned by `position [B or 1, N]`; `length [B or 1]` where the law depends on it."""
+        """`vectors [B, H, N, D]` turned by `position`, `[N]` or `[B or 1, N]`; `length [B or 1]` where it matters."""
         if vectors.shape[-1] < self.dim:
             raise ValueError(f"dim is {self.dim}; it must be at most D = {vectors.shape[-1]} of query and key")
         dtype = accumulation_dtype(vectors)
+        position = position if position.ndim > 1 else position.unsqueeze(0)
         cos, sin = (wave.unsqueeze(1).to(dtype) for wave in self.waves(position, length, dtype))
         turning = vectors[..., : self.dim].to(dtype)
         if self.interleaved:
@@ -154,11 +155,11 @@ class Rotary(Bias):
 
 
 def longest(*positions: Tensor) -> Tensor:
-    """`[B or 1]`: 1 + the largest position of each batch row, over all that are given as `[B or 1, N]`."""
+    """`[B or 1]`: 1 + the largest position of each batch row, over all that are given as `[N]` or `[B or 1, N]`."""
     largest = [wide(position.amax(-1), torch.float32) for position in positions if position.shape[-1]]
     if not largest:
         return positions[0].new_zeros(1)
     length = largest[0] + 1
     for other in largest[1:]:
         length = torch.maximum(length, other + 1)
-    return length
+    return length if length.ndim else length.unsqueeze(0)
