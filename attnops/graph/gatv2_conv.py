@@ -123,9 +123,9 @@ class GATv2Conv(AttentionLayer):
     def _attend(self, adjacency: Any, query: Tensor, key: Tensor, return_weights: bool) -> tuple[Tensor, Tensor | None]:
         if adjacency.attr is None:
             score = GATv2Score(self.att[0], self.negative_slope)
-            return self.attend_over(adjacency, query, key, key, score, return_weights)
+            return self.attend_over(adjacency.edge_index, query, key, key, score, return_weights)
         if self.lin_edge is None:
             raise ValueError("edge_attr was given, but the layer has edge_dim=None")
         score = GATv2EdgeScore(self.att[0], self.negative_slope)
         projected = self.lin_edge(adjacency.attr)
-        return self.attend_over(adjacency, query, key, key, score, return_weights, projected)
+        return self.attend_over(adjacency.edge_index, query, key, key, score, return_weights, projected)

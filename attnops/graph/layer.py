@@ -88,7 +88,7 @@ class AttentionLayer(nn.Module):
     # ---------------------------------------------------------------------------------------------- attention
     def attend_over(
         self,
-        adjacency: Adjacency,
+        edge_index: Tensor,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -102,7 +102,7 @@ class AttentionLayer(nn.Module):
         `projected` are edge data of that name, which the scores of this package read.
         """
         data = {} if projected is None else {"projected": projected}
-        edges = Edges(adjacency.edge_index, query.shape[0], key.shape[0], **data)
+        edges = Edges(edge_index, query.shape[0], key.shape[0], **data)
         if dropout is None:
             dropout = self.dropout if self.training else 0.0
         result = attend(

@@ -51,7 +51,7 @@ class Linear(nn.Module):
             if self.weight_initializer == "glorot":
                 glorot(self.weight)
             else:  # kaiming_uniform with a = √5
-                bound = math.sqrt(6 / (6 * self.in_channels))
+                bound = math.sqrt(6 / ((1 + math.sqrt(5) ** 2) * self.in_channels))
                 self.weight.uniform_(-bound, bound)
             if self.bias is not None:
                 bound = 1 / math.sqrt(self.in_channels)
