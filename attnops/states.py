@@ -75,10 +75,10 @@ def merge(parts: Sequence[AttentionOutput]) -> AttentionOutput:
 
     total, summed = torch.zeros_like(shift), torch.zeros_like(outs[0], dtype=dtype)
     for out, lse in zip(outs, lses, strict=True):
-        heard = lse != -torch.inf
-        share = torch.where(heard, lse - shift, -torch.inf).exp()
+        share = (lse - shift).exp()
+        heard = (lse != -torch.inf).unsqueeze(-1)
         total = total + share
-        summed = summed + share.unsqueeze(-1) * torch.where(heard.unsqueeze(-1), out.to(dtype), 0)
+        summed = summed + share.unsqueeze(-1) * torch.where(heard, out.to(dtype), 0)
     total = torch.where(none, 1, total)
     lse = torch.where(none, -torch.inf, shift + total.log())
     return AttentionOutput((summed / total.unsqueeze(-1)).to(outs[0].dtype), lse)

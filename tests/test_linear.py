@@ -351,6 +351,20 @@ def test_vmap_and_export() -> None:
     close(torch.export.export(Gated(), inputs).module()(*inputs), expected)
 
 
+def test_a_gate_that_underflowed_while_traced_forgets_and_has_a_finite_gradient() -> None:
+    tensors = [rand(1, 2, 70, 3, seed=seed) for seed in range(3)]
+    gate = torch.full((1, 2, 70), 0.5, dtype=D64)
+    gate[..., 33] = 0  # read where values can be read, and refused; under vmap they cannot
+
+    def loss(gate: Tensor) -> Tensor:
+        return linear_attend(*(tensor[0] for tensor in tensors), causal=True, decay=gate, normalize=False).sin().sum()
+
+    assert torch.isfinite(torch.func.vmap(torch.func.grad(loss))(gate)).all()
+    out = torch.func.vmap(lambda *each: linear_attend(*each[:3], causal=True, decay=each[3]))(*tensors, gate)
+    fresh = linear_attend(*(tensor[:, :, 33:] for tensor in tensors), causal=True, decay=0.5)
+    close(out[:, :, 33:], fresh)
+
+
 @pytest.mark.parametrize("decay", [None, 0.5])
 def test_nothing_to_attend(decay: float | None) -> None:
     state = LinearState(rand(1, 3, 2), rand(1, 3))

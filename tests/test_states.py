@@ -157,6 +157,13 @@ def test_dtypes(dtype: torch.dtype) -> None:
     assert (merged.out.double() - exact.out).abs().max() <= bound * exact.out.abs().max()
 
 
+def test_an_lse_in_half_precision_is_summed_in_float32() -> None:
+    part = AttentionOutput(torch.ones(1, 1, 1).half(), torch.full((1, 1), 8.0).half())
+    merged = merge([part] * 100)
+    assert merged.lse.dtype == torch.float32
+    torch.testing.assert_close(merged.lse, torch.full((1, 1), 100.0).log() + 8, atol=1e-6, rtol=1e-6)
+
+
 def test_weights_are_dropped() -> None:
     part = replace(soft(*problem([3])), weights=torch.ones(2, 3, 4, 3))
     assert merge([part]).weights is None
