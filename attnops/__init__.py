@@ -9,10 +9,13 @@ from attnops.biases import EdgeTypePrior as EdgeTypePrior
 from attnops.biases import LogPrior as LogPrior
 from attnops.biases import RelativeBias as RelativeBias
 from attnops.biases import RelativeKeys as RelativeKeys
+from attnops.biases import Rotary as Rotary
+from attnops.biases import RotaryScaling as RotaryScaling
 from attnops.biases import Sink as Sink
 from attnops.biases import TimeGap as TimeGap
 from attnops.biases import TypePrior as TypePrior
 from attnops.coords import Coords as Coords
+from attnops.linear import linear_attend as linear_attend
 from attnops.operator import attend as attend
 from attnops.operator import available_backends as available_backends
 from attnops.operator import plan as plan

@@ -77,10 +77,13 @@ def read_arguments(
     if not dot:
         score.check(dim)
         _check_heads("score", score, heads)
-    pattern, bias, sinks, coords_pair = _read_priors(pattern, bias, coords, batch_shape, heads, num_queries, num_keys, query.device)
+    pattern, bias, sinks, coords_pair = _read_priors(
+        pattern, bias, coords, batch_shape, heads, num_queries, num_keys, query.device
+    )
     compiling = torch.compiler.is_compiling()
     edges = pattern.edges
     adds = bias is not None and bias.adds
+    terms = bias.terms if bias is not None and adds else ()
     aligned = "position" not in coords_pair[0] and "position" not in coords_pair[1]
     problem = Problem(
         batch=math.prod(batch_shape),
@@ -97,13 +100,13 @@ def read_arguments(
         blocks_known=any(type(leaf).key_ranges is not Pattern.key_ranges for leaf in pattern.leaves),
         most_pairs=pattern.most_pairs(num_queries, num_keys, aligned),
         num_edges=None if edges is None else edges.num_edges,
-        unique_edges=None if edges is None or compiling else edges.unique,
+        unique_edges=None if edges is None else edges.unique,
         filtered=edges is not None and pattern.filter is not None,
         biased=adds,
-        bias_grad=adds and torch.is_grad_enabled() and _bias_learns(bias, coords_pair, pattern, query, key),
-        own_bias=not adds or all(type(term).__module__.startswith("attnops.") for term in bias.terms),  # type: ignore[union-attr]
-        per_edge=adds and any(isinstance(term, TensorBias) and term.per_edge for term in bias.terms),  # type: ignore[union-attr]
-        score="softcap" if dot and score.softcap is not None else "dot" if dot else type(score).__name__,  # type: ignore[union-attr]
+        bias_grad=torch.is_grad_enabled() and _learns(terms, score, coords_pair, pattern, query, key),
+        own_bias=all(type(term).__module__.startswith("attnops.") for term in terms),
+        per_edge=any(isinstance(term, TensorBias) and term.per_edge for term in terms),
+        score=_kind_of_score(score),
         sinks=bool(sinks),
         grad=torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad),
         dropout=dropout > 0,
@@ -138,11 +141,15 @@ def _check_vectors(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, T
         if tensor.dtype != query.dtype:
             raise TypeError(f"{name} is {tensor.dtype}; it must be {query.dtype}, as query is")
         if tensor.shape[:-3] != query.shape[:-3]:
-            raise ValueError(f"{name} has batch shape {list(tensor.shape[:-3])}; it must be {list(query.shape[:-3])}, as query's")
+            raise ValueError(
+                f"{name} has batch shape {list(tensor.shape[:-3])}; it must be {list(query.shape[:-3])}, as query's"
+            )
     if key.shape[-1] != query.shape[-1]:
         raise ValueError(f"key has D = {key.shape[-1]}; it must be {query.shape[-1]}, as query's")
     if value.shape[-3:-1] != key.shape[-3:-1]:
-        raise ValueError(f"value has heads and keys {list(value.shape[-3:-1])}; they must be {list(key.shape[-3:-1])}, as key's")
+        raise ValueError(
+            f"value has heads and keys {list(value.shape[-3:-1])}; they must be {list(key.shape[-3:-1])}, as key's"
+        )
     heads, kv_heads = query.shape[-3], key.shape[-3]
     if heads != kv_heads and (kv_heads == 0 or heads % kv_heads != 0):
         raise ValueError(f"key has {kv_heads} heads; they must divide the {heads} heads of query")
@@ -209,7 +216,7 @@ def _tensor_bias(
     else:
         want, legend = (*batch_shape, heads, num_queries, num_keys), "[*B, H, Nq, Nk]"
     sizes = tuple(values.shape)
-    if len(sizes) > len(want) or any(a not in (1, b) for a, b in zip(reversed(sizes), reversed(want))):
+    if len(sizes) > len(want) or any(a not in (1, b) for a, b in zip(reversed(sizes), reversed(want), strict=False)):
         raise ValueError(f"bias has shape {list(sizes)}; it must broadcast to {legend} = {list(want)}")
     return TensorBias(values, per_edge=edges is not None)
 
@@ -219,26 +226,33 @@ def _check_heads(name: str, owner: Bias | Score, heads: int) -> None:
         raise ValueError(f"{name} {type(owner).__name__} has {owner.heads} heads; query has {heads}")
 
 
-def _bias_learns(bias: Bias, coords: tuple[Coords, Coords], pattern: Pattern, query: Tensor, key: Tensor) -> bool:
-    """Whether a gradient may flow into the bias: parameters, tensors it holds, coords, edge data, bound vectors."""
-    if any(parameter.requires_grad for parameter in bias.parameters()):
+def _learns(
+    terms: tuple[Bias, ...],
+    score: Score,
+    coords: tuple[Coords, Coords],
+    pattern: Pattern,
+    query: Tensor,
+    key: Tensor,
+) -> bool:
+    """Whether a gradient may flow into bias or score: their parameters and tensors, coords, edge data, bound vectors."""
+    owners = (*terms, score)
+    if any(parameter.requires_grad for owner in owners for parameter in owner.parameters()):
         return True
-    if any(isinstance(term, TensorBias) and term.values.requires_grad for term in bias.terms):
+    if any(tensor.requires_grad for owner in owners for tensor in vars(owner).values() if isinstance(tensor, Tensor)):
         return True
-    if bias.binds and (query.requires_grad or key.requires_grad):
+    if (query.requires_grad or key.requires_grad) and any(term.binds for term in terms):
         return True
+    if not terms and isinstance(score, DotProduct):
+        return False
     if any(tensor.requires_grad for side in coords for tensor in side.data.values()):
         return True
-    edges = pattern.edges
-    if edges is not None and any(tensor.requires_grad for tensor in edges.data.values()):
-        return True
-    return any(
-        tensor.requires_grad
-        for term in bias.terms
-        if not type(term).__module__.startswith("attnops.")
-        for tensor in vars(term).values()
-        if isinstance(tensor, Tensor)
-    )
+    return any(tensor.requires_grad for leaf in pattern.leaves if leaf.edges for tensor in leaf.edges.data.values())
+
+
+def _kind_of_score(score: Score) -> str:
+    if not isinstance(score, DotProduct):
+        return type(score).__name__
+    return "dot" if score.softcap is None else "softcap"
 
 
 def _vmapped() -> bool:

@@ -12,7 +12,7 @@ from attnops.problem import Call
 
 
 def captured_tensors(call: Call) -> list[Tensor]:
-    """Every tensor besides query, key and value that a gradient may flow into: parameters, attributes, coords, edge data.
+    """Every tensor besides query, key, value that a gradient may flow into: parameters, attributes, coords, edge data.
 
     What a bias or score reaches by other ways (a closure, a list) is found through the leaves of its graph.
     """
@@ -52,7 +52,9 @@ def _unseen_leaves(call: Call, known: dict[int, Tensor]) -> list[Tensor]:
         if call.bias is not None:
             roots.append(call.bias(pairs))
         query, key, score = call.score.bind(call.query[:, :, :1].detach(), call.key[:, :, :1].detach())
-        roots.append(score(query.unsqueeze(3), key.repeat_interleave(query.shape[1] // key.shape[1], 1).unsqueeze(2), pairs))
+        roots.append(
+            score(query.unsqueeze(3), key.repeat_interleave(query.shape[1] // key.shape[1], 1).unsqueeze(2), pairs)
+        )
     stops = {tensor.grad_fn for tensor in known.values() if tensor.grad_fn is not None}
     seen: set[Any] = set()
     leaves: dict[int, Tensor] = {}

@@ -10,9 +10,11 @@ from torch import Tensor
 
 def is_concrete(tensor: Tensor) -> bool:
     """Whether the values of `tensor` can be read now: not under compile, export, vmap or a fake mode."""
-    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return False
-    if torch._C._functorch.maybe_current_level() is not None and torch._C._functorch.is_functorch_wrapped_tensor(tensor):
+    if torch._C._functorch.maybe_current_level() is not None and torch._C._functorch.is_functorch_wrapped_tensor(
+        tensor
+    ):
         return False
     return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.device.type != "meta"
 
@@ -125,13 +127,13 @@ def resolve_coords(
     num_keys: int,
     device: torch.device,
 ) -> tuple[Coords, Coords]:
-    """The coords of queries and of keys, checked, every tensor `[1, N]` or `[B, N]` with B flat, positions end-aligned."""
+    """The coords of queries and of keys, checked: tensors `[1, N]` or `[B, N]`, B flat, positions end-aligned."""
     if coords is None:
         query, key = Coords(), Coords()
     elif isinstance(coords, Coords):
         if num_queries != num_keys:
             raise ValueError(
-                f"coords is one Coords for {num_queries} queries and {num_keys} keys; where the counts differ it must be a "
+                f"coords is one Coords for {num_queries} queries and {num_keys} keys; where counts differ it must be a "
                 "pair (query coords, key coords)"
             )
         query = key = coords
@@ -157,10 +159,12 @@ def _flatten(coords: Coords, side: str, batch_shape: tuple[int, ...], length: in
         if all(size == 1 for size in lead):
             data[name] = tensor.reshape(1, length)
             continue
-        if len(lead) > len(batch_shape) or any(a not in (1, b) for a, b in zip(reversed(lead), reversed(batch_shape))):
+        if len(lead) > len(batch_shape) or any(
+            a not in (1, b) for a, b in zip(reversed(lead), reversed(batch_shape), strict=False)
+        ):
             raise ValueError(
-                f"coords.{name} of the {side} side has batch shape {list(lead)}; it must be [N] or broadcast to the batch "
-                f"{list(batch_shape)} of the query"
+                f"coords.{name} of the {side} side has batch shape {list(lead)}; it must be [N] or broadcast to the "
+                f"batch {list(batch_shape)} of the query"
             )
         data[name] = tensor.expand(*batch_shape, length).reshape(math.prod(batch_shape), length)
     return coords._replace(data)

@@ -22,7 +22,9 @@ def flash(
 
 
 @flash.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, causal: bool) -> tuple[Tensor, Tensor]:
+def _(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, causal: bool
+) -> tuple[Tensor, Tensor]:
     batch, heads, rows, dim = query.shape
     out = query.new_empty(batch, rows, heads, dim).transpose(1, 2)
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
@@ -92,7 +94,12 @@ def _written_out(
         if mask_grad and mask is not None:
             part = dmask[..., rows, :] if mask.shape[-2] > 1 else dmask
             part += dlogits.sum_to_size(part.shape)
-    return dq.to(query.dtype), dk.to(key.dtype), dv.to(value.dtype), dmask.to(query.dtype if mask is None else mask.dtype)
+    return (
+        dq.to(query.dtype),
+        dk.to(key.dtype),
+        dv.to(value.dtype),
+        dmask.to(query.dtype if mask is None else mask.dtype),
+    )
 
 
 @flash_backward.register_fake

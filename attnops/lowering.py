@@ -112,7 +112,7 @@ def attention(
     bias: Tensor | None,
     keep: Tensor | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The formula over a grid of pairs: out, lse and weights. `keep` multiplies the weights, where dropout was drawn."""
+    """The formula over a grid of pairs: out, lse and weights. `keep` multiplies the weights: dropout already drawn."""
     if bias is not None:
         not_forbidden = bias.detach() != float("-inf")
         allowed = not_forbidden if allowed is None else allowed & not_forbidden
@@ -161,7 +161,8 @@ def _score(
     columns = per_head(key, heads).unsqueeze(2)
     if dirty is not None and allowed is not None:
         columns = torch.where(allowed.unsqueeze(-1), columns, 0)
-    return score(query.unsqueeze(3), columns, pairs)
+    other: Tensor = score(query.unsqueeze(3), columns, pairs)
+    return other
 
 
 def _weighted_sum(weights: Tensor, value: Tensor, allowed: Tensor | None, dirty: Tensor | None) -> Tensor:

@@ -38,8 +38,8 @@ def attend(
         logits_ij = score(q_i, k_j) + b_ij          (i, j) allowed by the pattern
         out_i     = Σ_j softmax_j(logits_ij) v_j
 
-    In order: dot, scale, softcap, bias, pattern, softmax, dropout, weighted sum. A query that no key is allowed for gives
-    zeros, weights 0, lse -inf and exactly zero gradient.
+    In order: dot, scale, softcap, bias, pattern, softmax, dropout, weighted sum. A query that no key is allowed for
+    gives zeros, weights 0, lse -inf and exactly zero gradient.
 
     Args:
         query: `[*B, H, Nq, D]`, any strides, no batch allowed.
@@ -124,7 +124,9 @@ def plan(
     """
     if isinstance(backend, Plan):
         backend = backend.backend
-    arguments = read_arguments(query, key, value, pattern, bias, score, scale, coords, dropout, return_lse, return_weights, budget)
+    arguments = read_arguments(
+        query, key, value, pattern, bias, score, scale, coords, dropout, return_lse, return_weights, budget
+    )
     name, candidates = choose(arguments.problem, rank(arguments.problem, BACKENDS), backend)
     return _plan(arguments, name, candidates)
 
@@ -140,7 +142,9 @@ def available_backends() -> dict[str, str | None]:
     return {backend.name: backend.unavailable() for backend in BACKENDS}
 
 
-# --------------------------------------------------------------------------------------------------- planning and running
+# ----------------------------------------------------------------------------------------------- planning and running
+
+
 def _candidates(problem: Problem) -> tuple[Candidate, ...]:
     if problem.compiling:
         return rank(problem, BACKENDS)
@@ -178,7 +182,10 @@ def _prepare(arguments: Arguments, dropout: float) -> Call:
     if bias is not None and bias.binds:
         bias = bias.bind(query, key)
     if bias is not None and bias.rotates:
-        sides = (a.coords[0].with_position(p.num_queries, query.device), a.coords[1].with_position(p.num_keys, query.device))
+        sides = (
+            a.coords[0].with_position(p.num_queries, query.device),
+            a.coords[1].with_position(p.num_keys, query.device),
+        )
         query, key = bias.rotate(query, key, sides)
     bias = bias if bias is not None and bias.adds else None
     return Call(query, key, value, a.pattern, bias, a.score, a.scale, a.coords, dropout, a.batch_shape, p)
@@ -226,7 +233,9 @@ def _deliver(arguments: Arguments, result: Result, return_lse: bool, return_weig
     return AttentionOutput(
         out,
         lse.reshape(*shape, *lse.shape[1:]) if return_lse and lse is not None else None,
-        weights.reshape(*shape, *weights.shape[1:]).to(arguments.dtype) if return_weights and weights is not None else None,
+        weights.reshape(*shape, *weights.shape[1:]).to(arguments.dtype)
+        if return_weights and weights is not None
+        else None,
     )
 
 

@@ -57,13 +57,13 @@ class EdgeRows:
             raise AttributeError(name)
         if name not in self._data:
             raise ValueError(
-                f"edge.{name} is read by the pattern, bias or score, but the pattern carries no edge data of that name; it "
-                f"carries {', '.join(self._data) or 'none'} (Edges(edge_index, num_queries, num_keys, {name}=…))"
+                f"edge.{name} is read by the pattern, bias or score, but the pattern has no edge data of that name; "
+                f"it carries {', '.join(self._data) or 'none'} (Edges(edge_index, num_queries, num_keys, {name}=…))"
             )
         return self.read(self._data[name])
 
     def read(self, data: Tensor) -> Tensor:
-        """`[E, …]` data at the pairs: `[1, 1, E, …]` on a list, `[1, 1, Nq, Nk, …]` through the ids (one a pair) on a grid."""
+        """`[E, …]` data at the pairs: `[1, 1, E, …]` on a list, `[1, 1, Nq, Nk, …]` by ids on a grid."""
         ids = self.ids
         if ids is None:
             lead = (1,) * (self._rank - 1)
@@ -77,9 +77,9 @@ class Pairs:
     """The pairs being scored: what a `Bias`, `Pattern` or `Score` is written over, whichever backend runs.
 
     `pairs.query.NAME` and `pairs.key.NAME` are coords at each pair (`index`, `position`, `segment`, `type`, …),
-    `pairs.edge.NAME` is data of the edge that joins it, `pairs.head` and `pairs.batch` are indices. All broadcast against
-    each other: to `[B, H, Nq, Nk]` on a dense block, to `[B, H, E]` on an edge list, to 0-d inside a FlexAttention mod.
-    `pairs.dtype` is the dtype that logits are computed in (float32 at least).
+    `pairs.edge.NAME` is data of the edge that joins it, `pairs.head` and `pairs.batch` are indices. All broadcast
+    against each other: to `[B, H, Nq, Nk]` on a dense block, to `[B, H, E]` on an edge list, to 0-d inside a
+    FlexAttention mod. `pairs.dtype` is the dtype that logits are computed in (float32 at least).
 
     Example:
         >>> import torch, attnops
@@ -129,7 +129,9 @@ class Pairs:
         pairs.head = torch.arange(heads, device=device).view(1, heads, 1, 1)
         pairs.query = Rows(coords[0], queries, (1, 1, num_queries, 1), pairs)
         pairs.key = Rows(coords[1], keys, (1, 1, 1, num_keys), pairs)
-        pairs.edge = EdgeRows(edge_data or {}, pairs, None if edge_ids is None else edge_ids.view(1, 1, num_queries, num_keys), rank=4)
+        pairs.edge = EdgeRows(
+            edge_data or {}, pairs, None if edge_ids is None else edge_ids.view(1, 1, num_queries, num_keys), rank=4
+        )
         pairs.queries, pairs.keys, pairs.keys_are_edges = queries, keys, keys_are_edges
         return pairs
 
@@ -155,7 +157,9 @@ class Pairs:
         pairs.head = torch.arange(heads, device=device).view(1, heads, 1)
         pairs.query = Rows(coords[0], queries, (1, 1, num_pairs), pairs)
         pairs.key = Rows(coords[1], keys, (1, 1, num_pairs), pairs)
-        pairs.edge = EdgeRows(edge_data or {}, pairs, None if edge_ids is None else edge_ids.view(1, 1, num_pairs), rank=3)
+        pairs.edge = EdgeRows(
+            edge_data or {}, pairs, None if edge_ids is None else edge_ids.view(1, 1, num_pairs), rank=3
+        )
         pairs.queries, pairs.keys, pairs.keys_are_edges = queries, keys, True
         return pairs
 
@@ -212,7 +216,7 @@ class Pairs:
         ids = self.edge.ids
         if ids is None:
             raise ValueError("bias is a tensor over edges, but the pattern lists no edges")
-        if values.shape[2] == 1:
+        if values.shape[2] == 1 and len(self.shape) == 4:
             return values.unsqueeze(3)
         batch = self.batch if values.shape[0] > 1 else torch.zeros_like(self.batch)
         head = self.head if values.shape[1] > 1 else torch.zeros_like(self.head)

@@ -58,10 +58,12 @@ class Plan:
 
     def __str__(self) -> str:
         p = self.problem
+        heads = f"H{p.heads}" if p.kv_heads == p.heads else f"H{p.heads}/{p.kv_heads}"
+        dims = f"D{p.dim}" if p.value_dim == p.dim else f"D{p.dim} Dv{p.value_dim}"
+        dtype = str(p.dtype).removeprefix("torch.")
+        grad = "  with gradients" if p.grad or p.bias_grad else ""
         lines = [
-            f"attention  B{p.batch} H{p.heads}{f'/{p.kv_heads}' if p.kv_heads != p.heads else ''} Nq{p.num_queries} Nk{p.num_keys} "
-            f"D{p.dim}{f' Dv{p.value_dim}' if p.value_dim != p.dim else ''}  {str(p.dtype).removeprefix('torch.')} {p.device}"
-            f"{'  with gradients' if p.grad else ''}",
+            f"attention  B{p.batch} {heads} Nq{p.num_queries} Nk{p.num_keys} {dims}  {dtype} {p.device}{grad}",
             self.description,
         ]
         for candidate in self.candidates:
@@ -71,9 +73,8 @@ class Plan:
                 lines += [f"  {'':<10}          {reason}" for reason in candidate.refusals[1:]]
             else:
                 condition = f", {candidate.condition}" if candidate.condition else ""
-                lines.append(
-                    f"{mark} {candidate.name:<10} {format_bytes(candidate.bytes)}, {candidate.operations:.1e} operations{condition}"
-                )
+                needs = f"{format_bytes(candidate.bytes)}, {candidate.operations:.1e} operations{condition}"
+                lines.append(f"{mark} {candidate.name:<10} {needs}")
         return "\n".join(lines)
 
 
@@ -115,7 +116,9 @@ def choose(problem: Problem, candidates: tuple[Candidate, ...], backend: str) ->
         return best, within
     named = [candidate for candidate in candidates if candidate.name == backend]
     if not named:
-        raise ValueError(f"backend is {backend!r}; it must be 'auto', a Plan, or one of {', '.join(c.name for c in candidates)}")
+        raise ValueError(
+            f"backend is {backend!r}; it must be 'auto', a Plan, or one of {', '.join(c.name for c in candidates)}"
+        )
     if named[0].refusals:
         raise UnsupportedError(f"{refusal_text(named[0])}; {alternative(best)}")
     return backend, within
@@ -157,7 +160,7 @@ _collecting: ContextVar[list[Plan] | None] = ContextVar("attnops_trace", default
 
 @contextmanager
 def trace() -> Iterator[list[Plan]]:
-    """Collect the plan of every `attend` that runs inside the block (eager calls; a compiled one was planned when traced).
+    """Collect the plan of every `attend` that runs inside the block; a compiled call was planned when it was traced.
 
     Example:
         >>> import torch, attnops

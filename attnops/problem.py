@@ -79,8 +79,8 @@ class Problem(NamedTuple):
 class Estimate:
     """What a backend expects to need: bytes above inputs and output, and operations.
 
-    An operation is one multiply-add of a fused dense kernel, or the time of one; a memory-bound pass over a tensor counts
-    as several a number. Estimates rank backends; they promise nothing.
+    An operation is one multiply-add of a fused dense kernel, or the time of one; a memory-bound pass over a tensor
+    counts as several a number. Estimates rank backends; they promise nothing.
     """
 
     bytes: int

@@ -1,7 +1,7 @@
 """Sums over the edges of a row, without a copy of every key and value to every edge.
 
-Edges come grouped by row: those of row r are `pointer[r] … pointer[r+1]`. Sums run over a row's edges in their order, so
-their bits do not depend on the number of threads.
+Edges come grouped by row: those of row r are `pointer[r] … pointer[r+1]`. Sums run over a row's edges in their order,
+so their bits do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ENTRIES = 1 << 22  # entries of one embedding_bag call
 def _table(x: Tensor) -> tuple[Tensor, tuple[int, int, int]]:
     """`[B, H, N, D]` as rows of D in place, with the row steps of b, h and n (a copy only where strides forbid it)."""
     dim = max(1, x.shape[-1])
-    if x.shape[-1] > 1 and x.stride(-1) != 1 or any(step % dim for step in x.stride()[:3]):
+    if (x.shape[-1] > 1 and x.stride(-1) != 1) or any(step % dim for step in x.stride()[:3]):
         x = x.contiguous()
     steps = tuple(step // dim for step in x.stride()[:3])
     rows = 1 + sum(step * (size - 1) for step, size in zip(steps, x.shape[:3], strict=True)) if x.numel() else 0
@@ -30,12 +30,18 @@ def _table(x: Tensor) -> tuple[Tensor, tuple[int, int, int]]:
 # ---------------------------------------------------------------------------------------------------------- gather_sum
 @torch.library.custom_op("attnops::gather_sum", mutates_args=())
 def gather_sum(
-    weights: Tensor | None, x: Tensor, pointer: Tensor, index: Tensor, heads: int, other_pointer: Tensor, other_order: Tensor
+    weights: Tensor | None,
+    x: Tensor,
+    pointer: Tensor,
+    index: Tensor,
+    heads: int,
+    other_pointer: Tensor,
+    other_order: Tensor,
 ) -> Tensor:
     """`out[b, h, r] = Σ_e weights[b, h, e] · x[b, h // group, index[e]]` over the edges e of row r.
 
-    `weights [B, H, E]` (None: 1), `x [B, Hx, N, D]`; `other_pointer`, `other_order` group the same edges by `index`, for the
-    backward.
+    `weights [B, H, E]` (None: 1), `x [B, Hx, N, D]`; `other_pointer`, `other_order` group the same edges by `index`,
+    for the backward.
     """
     batch, groups, _, dim = x.shape
     num_edges, num_rows = index.shape[0], pointer.shape[0] - 1
@@ -60,7 +66,13 @@ def gather_sum(
 
 @gather_sum.register_fake
 def _(
-    weights: Tensor | None, x: Tensor, pointer: Tensor, index: Tensor, heads: int, other_pointer: Tensor, other_order: Tensor
+    weights: Tensor | None,
+    x: Tensor,
+    pointer: Tensor,
+    index: Tensor,
+    heads: int,
+    other_pointer: Tensor,
+    other_order: Tensor,
 ) -> Tensor:
     return x.new_empty(x.shape[0], heads, pointer.shape[0] - 1, x.shape[3])
 
@@ -91,7 +103,13 @@ gather_sum.register_autograd(_gather_sum_backward, setup_context=_gather_sum_sav
 # ------------------------------------------------------------------------------------------------------------ edge_dot
 @torch.library.custom_op("attnops::edge_dot", mutates_args=())
 def edge_dot(
-    left: Tensor, right: Tensor, row: Tensor, column: Tensor, pointer: Tensor, other_pointer: Tensor, other_order: Tensor
+    left: Tensor,
+    right: Tensor,
+    row: Tensor,
+    column: Tensor,
+    pointer: Tensor,
+    other_pointer: Tensor,
+    other_order: Tensor,
 ) -> Tensor:
     """`out[b, h, e] = left[b, h, row[e]] · right[b, h // group, column[e]]`, `row` ascending."""
     batch, heads, _, dim = left.shape
@@ -117,7 +135,13 @@ def _wide_rows(x: Tensor) -> Tensor:
 
 @edge_dot.register_fake
 def _(
-    left: Tensor, right: Tensor, row: Tensor, column: Tensor, pointer: Tensor, other_pointer: Tensor, other_order: Tensor
+    left: Tensor,
+    right: Tensor,
+    row: Tensor,
+    column: Tensor,
+    pointer: Tensor,
+    other_pointer: Tensor,
+    other_order: Tensor,
 ) -> Tensor:
     return left.new_empty(left.shape[0], left.shape[1], row.shape[0])
 
@@ -190,7 +214,7 @@ def _scatter_reduce(flat: Tensor, pointer: Tensor, how: str) -> Tensor:
 
 
 def _reduction(device: torch.device) -> Callable[[Tensor, Tensor, str], Tensor]:
-    """Torch-scatter's segment kernels on an accelerator, where it is installed; on a CPU torch's own are 2-4 times faster."""
+    """Torch-scatter's segment kernels on an accelerator where it is installed; on a CPU torch's own are faster."""
     if device.type == "cpu":
         return _torch_reduce
     try:
@@ -255,7 +279,7 @@ def _merged(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | None:
 
 
 def _batching(operation: Any, vectors: int) -> Callable[..., tuple[Tensor, int]]:
-    """The vmap rule of an operation whose first `vectors` arguments have a batch axis and whose others are the graph."""
+    """The vmap rule of an operation whose first `vectors` arguments have a batch axis; the others are the graph."""
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *inputs: Any) -> tuple[Tensor, int]:
         if any(dim is not None for dim in in_dims[vectors:]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -22,10 +22,10 @@ _backward_kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_ba
 
 
 class Blockwise:
-    """Each block of queries meets the keys inside the pattern's ranges; pattern and bias are evaluated on that block alone.
+    """Each block of queries meets the keys in the pattern's ranges; pattern and bias are evaluated on that block alone.
 
-    Where the score is the plain dot product and the bias learns nothing, a block is one call of torch's flash kernel for
-    the CPU, forward and backward; else a block is the formula itself, computed again in the backward.
+    Where the score is the plain dot product and the bias learns nothing, a block is one call of torch's flash kernel
+    for the CPU, forward and backward; else a block is the formula itself, computed again in the backward.
     """
 
     name = "blockwise"
@@ -44,7 +44,9 @@ class Blockwise:
         if problem.vmapped:
             reasons.append("it reads sizes and ranges that vmap hides; give the batch as leading axes instead")
         if problem.compiling and problem.bias_grad and not problem.own_bias:
-            reasons.append("traced training with a bias of the user's own would keep every block; 'reference' traces it")
+            reasons.append(
+                "traced training with a bias of the user's own would keep every block; 'reference' traces it"
+            )
         return reasons
 
     def estimate(self, problem: Problem) -> Estimate:
@@ -69,7 +71,9 @@ class Blockwise:
         if call.problem.compiling:
             return _traced(call)
         tensors = captured_tensors(call) if torch.is_grad_enabled() else []
-        out, lse = _Blockwise.apply(call, call.query, call.key, call.value, *tensors)
+        out, lse = _Blockwise.apply(  # type: ignore[no-untyped-call]
+            call, call.query, call.key, call.value, *tensors
+        )
         return Result(out, lse)
 
 
@@ -108,7 +112,9 @@ class _Blockwise(torch.autograd.Function):
     """Saves out and lse, no block; evaluates each block again in the backward."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, query: Tensor, key: Tensor, value: Tensor, *tensors: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(
+        ctx: Any, call: Call, query: Tensor, key: Tensor, value: Tensor, *tensors: Tensor
+    ) -> tuple[Tensor, Tensor]:
         detached = _with_vectors(call, query.detach(), key.detach(), value.detach())
         fused = _is_fused(call.problem) and lowering.all_finite(query, key, value)
         seed = int(torch.randint(2**62, ()).item()) if call.dropout > 0 else 0
@@ -137,7 +143,17 @@ class _Blockwise(torch.autograd.Function):
 
 def _with_vectors(call: Call, query: Tensor, key: Tensor, value: Tensor) -> Call:
     return Call(
-        query, key, value, call.pattern, call.bias, call.score, call.scale, call.coords, call.dropout, call.batch_shape, call.problem
+        query,
+        key,
+        value,
+        call.pattern,
+        call.bias,
+        call.score,
+        call.scale,
+        call.coords,
+        call.dropout,
+        call.batch_shape,
+        call.problem,
     )
 
 
@@ -146,7 +162,7 @@ def _pairs(call: Call, block: _Block) -> Pairs:
     return call.block(block.rows, block.columns)
 
 
-# ------------------------------------------------------------------------------------------------------ torch's kernel
+# -------------------------------------------------------------------------------------------- torch's kernel
 def _mask(call: Call, block: _Block) -> Tensor | None:
     """Pattern and bias of a block as one additive mask `[B|1, H|1, rows, columns]`."""
     pairs = _pairs(call, block)
@@ -154,7 +170,9 @@ def _mask(call: Call, block: _Block) -> Tensor | None:
     if bias is not None:
         mask = bias if allowed is None else torch.where(allowed, bias, float("-inf"))
     elif allowed is not None:
-        mask = torch.zeros(allowed.shape, dtype=call.compute_dtype, device=allowed.device).masked_fill_(~allowed, float("-inf"))
+        mask = torch.zeros(allowed.shape, dtype=call.compute_dtype, device=allowed.device).masked_fill_(
+            ~allowed, float("-inf")
+        )
     else:
         return None
     return mask.expand(*mask.shape[:2], *pairs.shape[2:])
@@ -178,7 +196,9 @@ def _fused_block(call: Call, block: _Block) -> tuple[Tensor, Tensor]:
     out, lse = torch.empty_like(query), torch.empty(query.shape[:-1], dtype=call.compute_dtype)
     for heads in _head_groups(call):
         part = _of_heads(mask, heads)
-        out[:, heads], rows_lse = _forward_kernel(query[:, heads], key, value, 0.0, False, attn_mask=part, scale=call.scale)
+        out[:, heads], rows_lse = _forward_kernel(
+            query[:, heads], key, value, 0.0, False, attn_mask=part, scale=call.scale
+        )
         if part is not None:  # the kernel gives a row of -inf the lse 0
             rows_lse = torch.where((part == float("-inf")).all(-1), float("-inf"), rows_lse)
         lse[:, heads] = rows_lse
@@ -220,7 +240,9 @@ def _add(total: Tensor, columns: slice | Tensor, part: Tensor) -> None:
         total.index_add_(2, columns, part.to(total.dtype))
 
 
-# ------------------------------------------------------------------------------------------------------ the formula itself
+# -------------------------------------------------------------------------------------------- the formula itself
+
+
 def _written_block(call: Call, block: _Block, seed: int) -> tuple[Tensor, Tensor]:
     query = call.query[:, :, block.rows]
     if block.columns is None:
@@ -249,7 +271,9 @@ def _written_backward(
     call: Call, seed: int, grad_out: Tensor, grad_lse: Tensor | None, tensors: list[Tensor]
 ) -> tuple[Tensor | None, ...]:
     """Each block computed again with gradients, and differentiated alone."""
-    totals: list[Tensor] = [torch.zeros(x.shape, dtype=call.compute_dtype, device=x.device) for x in (call.query, call.key, call.value)]
+    totals: list[Tensor] = [
+        torch.zeros(x.shape, dtype=call.compute_dtype, device=x.device) for x in (call.query, call.key, call.value)
+    ]
     learned: list[Tensor | None] = [None] * len(tensors)
     for block in _blocks(call):
         if block.columns is None:
@@ -260,8 +284,14 @@ def _written_backward(
             value = call.value[:, :, block.columns].detach().requires_grad_()
             out, lse = _recompute(call, block, query, key, value, seed)
         heads = [out] if grad_lse is None else [out, lse]
-        upstream = [grad_out[:, :, block.rows]] if grad_lse is None else [grad_out[:, :, block.rows], grad_lse[:, :, block.rows]]
-        grads = torch.autograd.grad(heads, [query, key, value, *tensors], upstream, allow_unused=True, retain_graph=True)
+        upstream = (
+            [grad_out[:, :, block.rows]]
+            if grad_lse is None
+            else [grad_out[:, :, block.rows], grad_lse[:, :, block.rows]]
+        )
+        grads = torch.autograd.grad(
+            heads, [query, key, value, *tensors], upstream, allow_unused=True, retain_graph=True
+        )
         if grads[0] is not None:
             totals[0][:, :, block.rows] = grads[0].to(call.compute_dtype)
         for total, grad in zip(totals[1:], grads[1:3], strict=True):
@@ -275,20 +305,26 @@ def _written_backward(
     return (*(total.to(x.dtype) for total, x in zip(totals, vectors, strict=True)), *learned)
 
 
-def _recompute(call: Call, block: _Block, query: Tensor, key: Tensor, value: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+def _recompute(
+    call: Call, block: _Block, query: Tensor, key: Tensor, value: Tensor, seed: int
+) -> tuple[Tensor, Tensor]:
     pairs = _pairs(call, block)
     allowed, bias = lowering.evaluate(call, pairs)
-    wide = [x.to(call.compute_dtype) for x in (query, key, value)]
-    out, lse, _ = lowering.attention(call, pairs, *wide, allowed, bias, _keep(call, pairs, seed + block.rows.start))
+    query, key, value = (x.to(call.compute_dtype) for x in (query, key, value))
+    keep = _keep(call, pairs, seed + block.rows.start)
+    out, lse, _ = lowering.attention(call, pairs, query, key, value, allowed, bias, keep)
     return out.to(call.query.dtype), lse
 
 
-# ------------------------------------------------------------------------------------------------------ under a tracer
+# -------------------------------------------------------------------------------------------- under a tracer
 def _traced(call: Call) -> Result:
     """The same blocks as a graph; in training each is computed again in the backward."""
     parts = []
     for block in _blocks(call):
-        run: Callable[..., tuple[Tensor, Tensor]] = lambda q, k, v, block=block: _written_block(_with_vectors(call, q, k, v), block, 0)
+
+        def run(query: Tensor, key: Tensor, value: Tensor, block: _Block = block) -> tuple[Tensor, Tensor]:
+            return _written_block(_with_vectors(call, query, key, value), block, 0)
+
         if call.problem.grad or call.problem.bias_grad:
             parts.append(checkpoint(run, call.query, call.key, call.value, use_reentrant=False))
         else:

@@ -18,7 +18,7 @@ BLOCK = 128
 
 
 class Flex:
-    """FlexAttention, fused under `torch.compile`; called eagerly it holds the logits of the whole grid, as torch does."""
+    """FlexAttention, fused under `torch.compile`; called eagerly it holds all logits, as torch does."""
 
     name = "flex"
     needs_finite = True
@@ -58,22 +58,25 @@ class Flex:
         from torch.nn.attention.flex_attention import flex_attention
 
         key, value = _finite(call)
+        query = call.query
+        if not torch.is_grad_enabled():  # torch refuses a CPU's backward by requires_grad alone
+            query, key, value = query.detach(), key.detach(), value.detach()
         ids = None
         edges = call.pattern.edges
         if edges is not None:
             ids = edges.ids(slice(0, edges.num_queries), slice(0, edges.num_keys))
+        options: dict[str, Any] = {
+            "score_mod": _score_mod(call, ids),
+            "block_mask": _block_mask(call, ids),
+            "scale": call.scale,
+            "enable_gqa": query.shape[1] != key.shape[1],
+        }
+        if call.problem.compiling:
+            return Result(flex_attention(query, key, value, **options))
         with warnings.catch_warnings():
             # run eagerly it is the unfused form, which the planner's estimate says and torch would warn of
             warnings.filterwarnings("ignore", message="flex_attention called without torch.compile")
-            out = flex_attention(
-                call.query,
-                key,
-                value,
-                score_mod=_score_mod(call, ids),
-                block_mask=_block_mask(call, ids),
-                scale=call.scale,
-                enable_gqa=call.query.shape[1] != key.shape[1],
-            )
+            out = flex_attention(query, key, value, **options)
         assert isinstance(out, Tensor)
         return Result(out)
 
@@ -121,7 +124,8 @@ def _block_mask(call: Call, ids: Tensor | None) -> Any:
         pair = _pair(call, batch, head, query, key, ids)
         if ids is None:
             return call.pattern.allows(pair)
-        allowed = pair.edge.ids >= 0  # type: ignore[operator]
+        assert pair.edge.ids is not None
+        allowed = pair.edge.ids >= 0
         return allowed if call.pattern.filter is None else allowed & call.pattern.filter.allows(pair)
 
     num_queries, num_keys = call.query.shape[2], call.key.shape[2]

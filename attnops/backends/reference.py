@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-
 from attnops import lowering
 from attnops.pairs import Pairs
 from attnops.problem import Call, Estimate, Problem, Result
 
 
 class Reference:
-    """Logits on the whole grid, one softmax, one weighted sum. An edge list is a grid whose every key column is an edge."""
+    """Logits on the whole grid, one softmax, one sum. An edge list is a grid whose every key column is an edge."""
 
     name = "reference"
     needs_finite = False
@@ -27,7 +25,9 @@ class Reference:
         vectors = 1 if problem.score in ("dot", "softcap") else problem.dim
         copies = (4 if problem.grad else 3) + 2 * vectors
         width = problem.dim + problem.value_dim
-        return Estimate(pairs * copies * problem.compute_bytes, pairs * (width + 40 * vectors) * (3 if problem.grad else 1))
+        return Estimate(
+            pairs * copies * problem.compute_bytes, pairs * (width + 40 * vectors) * (3 if problem.grad else 1)
+        )
 
     def run(self, call: Call) -> Result:
         edges = call.pattern.edges

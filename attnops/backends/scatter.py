@@ -84,7 +84,8 @@ def _score(
     in_order = torch.arange(csr.order.shape[0], device=query.device)
     rows = gather_rows(query, csr.row, csr.pointer, in_order)
     columns = gather_rows(key, csr.other, source_pointer, by_source)
-    return score(rows, lowering.per_head(columns, heads), pairs).expand(pairs.shape)
+    logits: Tensor = score(rows, lowering.per_head(columns, heads), pairs)
+    return logits.expand(pairs.shape)
 
 
 def _clean(call: Call, csr: Sorted, allowed: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -104,7 +105,7 @@ def _clean(call: Call, csr: Sorted, allowed: Tensor | None, bias: Tensor | None)
     query = torch.where(_any(joined, csr.row, query.shape[2], query.shape[1]), query, 0)
     if not opaque and not lowering.all_finite(key, value):
         raise NotFiniteError(
-            "backend 'scatter' met keys or values that are not finite on an edge that is allowed, beside others that are not"
+            "backend 'scatter' met keys or values that are not finite on an allowed edge, beside forbidden ones"
         )
     return query, key, value
 

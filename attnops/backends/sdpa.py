@@ -14,7 +14,7 @@ FOLDED_ROWS = 16  # up to here, grouped heads share one call even under a mask
 
 
 class Sdpa:
-    """Dense attention by torch's fused kernel. Causal and unmasked problems lay out no mask; grouped keys are not copied."""
+    """Torch's fused kernel. Causal and unmasked problems lay out no mask; grouped keys are not copied."""
 
     name = "sdpa"
     needs_finite = True
@@ -99,7 +99,7 @@ def _lay_out(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         query = lowering.without_dead_queries(possible, query)
         if not (call.problem.compiling or call.problem.vmapped) and not lowering.all_finite(key, value):
             raise NotFiniteError(
-                "backend 'sdpa' met keys or values that are not finite where some query may attend them and others may not"
+                "backend 'sdpa' met keys or values that are not finite where some query may attend them, another not"
             )
     return query, key, value, mask
 

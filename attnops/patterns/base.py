@@ -43,7 +43,9 @@ class Pattern:
         """A bound on the pairs allowed, from sizes alone; `aligned` says that positions are the end-aligned default."""
         return num_queries * num_keys
 
-    def check(self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device) -> None:
+    def check(
+        self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device
+    ) -> None:
         """Raise `ValueError` where this pattern does not fit a problem of these sizes."""
 
     @property
@@ -133,7 +135,9 @@ class Intersection(Pattern):
     def most_pairs(self, num_queries: int, num_keys: int, aligned: bool) -> int:
         return min(term.most_pairs(num_queries, num_keys, aligned) for term in self.terms)
 
-    def check(self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device) -> None:
+    def check(
+        self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device
+    ) -> None:
         for term in self.terms:
             term.check(batch_shape, heads, num_queries, num_keys, device)
 
@@ -193,7 +197,9 @@ class Union(Pattern):
     def most_pairs(self, num_queries: int, num_keys: int, aligned: bool) -> int:
         return min(num_queries * num_keys, sum(term.most_pairs(num_queries, num_keys, aligned) for term in self.terms))
 
-    def check(self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device) -> None:
+    def check(
+        self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device
+    ) -> None:
         for term in self.terms:
             term.check(batch_shape, heads, num_queries, num_keys, device)
 
@@ -214,7 +220,9 @@ class Complement(Pattern):
     def allows(self, pairs: Pairs) -> Tensor:
         return ~self.term.allows(pairs)
 
-    def check(self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device) -> None:
+    def check(
+        self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device
+    ) -> None:
         self.term.check(batch_shape, heads, num_queries, num_keys, device)
 
     @property

@@ -29,13 +29,17 @@ class Mask(Pattern):
     def __init__(self, mask: Tensor) -> None:
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
             kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-            raise TypeError(f"mask is {kind}; it must be a bool tensor, True = may attend (give an additive mask as bias=)")
+            raise TypeError(
+                f"mask is {kind}; it must be a bool tensor, True = may attend (give an additive mask as bias=)"
+            )
         self.mask = mask
 
     def allows(self, pairs: Pairs) -> Tensor:
         return pairs.read(self.mask)
 
-    def check(self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device) -> None:
+    def check(
+        self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device
+    ) -> None:
         check_broadcast("mask", self.mask, (*batch_shape, heads, num_queries, num_keys), device)
 
     def __repr__(self) -> str:
@@ -84,7 +88,9 @@ class BlockMask(Pattern):
         columns = rows.reshape(-1, rows.shape[-1]).any(0).nonzero().flatten().tolist()
         return unite_ranges([], [(column * size, min(num_keys, column * size + size)) for column in columns])
 
-    def check(self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device) -> None:
+    def check(
+        self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device
+    ) -> None:
         query_blocks, key_blocks = -(-num_queries // self.block_size), -(-num_keys // self.block_size)
         if tuple(self.blocks.shape[-2:]) != (query_blocks, key_blocks):
             raise ValueError(
@@ -141,7 +147,9 @@ class GlobalTokens(Pattern):
     def most_pairs(self, num_queries: int, num_keys: int, aligned: bool) -> int:
         return min(num_queries * num_keys, len(self.index) * (num_queries + num_keys))
 
-    def check(self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device) -> None:
+    def check(
+        self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device
+    ) -> None:
         if self.index and self.index[-1] >= max(num_queries, num_keys):
             raise ValueError(
                 f"GlobalTokens index holds {self.index[-1]}; it must be below {max(num_queries, num_keys)} "

@@ -68,7 +68,9 @@ def _count_edges(
     kept = torch.ones(pairs.shape, dtype=torch.bool, device=device)
     if pattern.filter is not None:
         kept = pattern.filter.allows(pairs).expand(pairs.shape)
-    rows = torch.zeros(*pairs.shape[:2], num_queries, dtype=torch.long, device=device).index_add(2, queries, kept.long())
+    rows = torch.zeros(*pairs.shape[:2], num_queries, dtype=torch.long, device=device).index_add(
+        2, queries, kept.long()
+    )
     allowed = int(rows.sum())
     total = pairs.shape[0] * heads * num_queries * num_keys
     return Cost(allowed, allowed / total, int((rows == 0).sum()))

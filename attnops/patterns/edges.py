@@ -33,9 +33,9 @@ def sort_edges(row: Tensor, other: Tensor, num_rows: int) -> Sorted:
 class Edges(Pattern):
     """The pairs of an edge list, each edge a pair of its own: a multigraph keeps its duplicates.
 
-    `edge_index[0]` is the source (the key), `edge_index[1]` the target (the query), as in PyG. Sizes are declared, never
-    read off the largest index, and no self-loop is added unasked. `edge_index` is copied; its sorted forms are kept once
-    computed.
+    `edge_index[0]` is the source (the key), `edge_index[1]` the target (the query), as in PyG. Sizes are declared,
+    never read off the largest index, and no self-loop is added unasked. `edge_index` is copied; its sorted forms are
+    kept once computed.
 
     Args:
         edge_index: int32 or int64 `[2, E]`.
@@ -93,9 +93,13 @@ class Edges(Pattern):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"edge data {name} is a {type(tensor).__name__}; it must be a tensor [E] or [E, F]")
         if tensor.ndim == 0 or tensor.shape[0] != self.num_edges:
-            raise ValueError(f"edge data {name} has shape {list(tensor.shape)}; its first axis must be E = {self.num_edges}")
+            raise ValueError(
+                f"edge data {name} has shape {list(tensor.shape)}; its first axis must be E = {self.num_edges}"
+            )
         if tensor.device != self.edge_index.device:
-            raise ValueError(f"edge data {name} lies on {tensor.device}; it must lie on {self.edge_index.device}, as edge_index")
+            raise ValueError(
+                f"edge data {name} lies on {tensor.device}; it must lie on {self.edge_index.device}, as edge_index"
+            )
         if is_concrete(tensor) and tensor.numel() and tensor.dtype != torch.bool and not tensor.is_complex():
             low, high = torch.aminmax(tensor.detach())
             self._bounds[name] = (float(low), float(high)) if tensor.is_floating_point() else (int(low), int(high))
@@ -189,13 +193,18 @@ class Edges(Pattern):
     def most_pairs(self, num_queries: int, num_keys: int, aligned: bool) -> int:
         return self.num_edges
 
-    def check(self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device) -> None:
+    def check(
+        self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device
+    ) -> None:
         if (self.num_queries, self.num_keys) != (num_queries, num_keys):
             raise ValueError(
-                f"Edges joins {self.num_queries} queries and {self.num_keys} keys; query and key have {num_queries} and {num_keys}"
+                f"Edges joins {self.num_queries} queries and {self.num_keys} keys; query and key have {num_queries} "
+                f"and {num_keys}"
             )
         if self.edge_index.device != device:
-            raise ValueError(f"Edges lies on {self.edge_index.device}; it must lie on {device}, as query, key and value do")
+            raise ValueError(
+                f"Edges lies on {self.edge_index.device}; it must lie on {device}, as query, key and value do"
+            )
 
     # ------------------------------------------------------------------------------------------------ new edge lists
     def to(self, device: torch.device | str) -> Edges:
@@ -217,7 +226,8 @@ class Edges(Pattern):
         """
         if self.num_queries != self.num_keys:
             raise ValueError(
-                f"self-loops need one set of nodes; these edges join {self.num_keys} sources and {self.num_queries} targets"
+                f"self-loops need one set of nodes; these edges join {self.num_keys} sources and "
+                f"{self.num_queries} targets"
             )
         looped = torch.zeros(self.num_queries, dtype=torch.bool, device=self.edge_index.device)
         looped[self.target[self.source == self.target].long()] = True
@@ -245,8 +255,8 @@ class Edges(Pattern):
         for other in lists[1:]:
             if (other.num_queries, other.num_keys) != (first.num_queries, first.num_keys):
                 raise ValueError(
-                    f"Edges.cat joins lists over the same nodes; one has {first.num_queries} queries and {first.num_keys} keys, "
-                    f"another {other.num_queries} and {other.num_keys}"
+                    f"Edges.cat joins lists over the same nodes; one has {first.num_queries} queries and "
+                    f"{first.num_keys} keys, another {other.num_queries} and {other.num_keys}"
                 )
         names = list(dict.fromkeys(name for each in lists for name in each.data))
         data = {}

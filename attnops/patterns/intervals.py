@@ -93,7 +93,11 @@ class SlidingWindow(PositionPattern):
         return low - self.left, high + self.right
 
     def most_pairs(self, num_queries: int, num_keys: int, aligned: bool) -> int:
-        width = min(num_keys, int(self.left + self.right + 1)) if aligned and self.left + self.right < num_keys else num_keys
+        width = (
+            min(num_keys, int(self.left + self.right + 1))
+            if aligned and self.left + self.right < num_keys
+            else num_keys
+        )
         return num_queries * width
 
     def __repr__(self) -> str:

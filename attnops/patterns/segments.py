@@ -75,7 +75,9 @@ class Padding(Pattern):
             return hull(self.key_lengths.reshape(-1, num_keys).any(0))
         return [(0, num_keys if self.longest is None else min(num_keys, self.longest))]
 
-    def check(self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device) -> None:
+    def check(
+        self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device
+    ) -> None:
         want: tuple[int, ...] = batch_shape
         if self.key_lengths.dtype == torch.bool:
             want = (*batch_shape, num_keys)
@@ -88,7 +90,9 @@ class Padding(Pattern):
         check_broadcast("Padding", self.key_lengths, want, device)
 
     def __repr__(self) -> str:
-        return f"Padding({'bool' if self.key_lengths.dtype == torch.bool else 'lengths'} {list(self.key_lengths.shape)})"
+        return (
+            f"Padding({'bool' if self.key_lengths.dtype == torch.bool else 'lengths'} {list(self.key_lengths.shape)})"
+        )
 
 
 def check_broadcast(name: str, tensor: Tensor, shape: tuple[int, ...], device: torch.device) -> None:

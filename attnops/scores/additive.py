@@ -75,7 +75,8 @@ class SeparableAdditive(Score):
 
     def __init__(self, heads: int, dim: int, negative_slope: float = 0.2) -> None:
         super().__init__()
-        self.heads, self.dim, self.negative_slope = heads, dim, negative_slope
+        self.heads: int = heads
+        self.dim, self.negative_slope = dim, negative_slope
         self.a_q = nn.Parameter(torch.empty(heads, dim))
         self.a_k = nn.Parameter(torch.empty(heads, dim))
         nn.init.xavier_uniform_(self.a_q)
@@ -89,7 +90,9 @@ class SeparableAdditive(Score):
         group = self.heads // key.shape[1]
         left = (query * self.a_q.to(query.dtype).unsqueeze(1)).sum(-1, keepdim=True)
         a_k = self.a_k.to(key.dtype).view(key.shape[1], group, 1, self.dim)
-        right = (key.unsqueeze(2) * a_k).sum(-1, keepdim=True).flatten(1, 2)  # each head weighs its group's key by its own a_k
+        right = (
+            (key.unsqueeze(2) * a_k).sum(-1, keepdim=True).flatten(1, 2)
+        )  # each head weighs its group's key by its own a_k
         return left, right, _LeakySum(self.negative_slope)
 
     def check(self, dim: int) -> None:

@@ -10,8 +10,8 @@ from attnops.pairs import Pairs
 class Score(nn.Module):
     """The similarity of a query and a key; write `forward` over vectors gathered at the pairs.
 
-    `forward(query, key, pairs) -> logits`: vectors broadcast to `[…pairs, D]`, logits to `[…pairs]`. `bind`, optional, does
-    work that is done once a row: it returns the vectors that pairs need and the score that takes them.
+    `forward(query, key, pairs) -> logits`: vectors broadcast to `[…pairs, D]`, logits to `[…pairs]`. `bind`, optional,
+    does work that is done once a row: it returns the vectors that pairs need and the score that takes them.
 
     Example:
         >>> import torch, attnops
