@@ -50,7 +50,7 @@ def read_adjacency(edge_index: Any, edge_attr: Tensor | None, flow: Flow = "sour
         num_targets, num_sources = (int(size) for size in matrix_size(edge_index))
         target, source, values = read_matrix(edge_index)
         rows = torch.stack([source, target])
-        if edge_attr is None and values is not None and (values.ndim > 1 or is_sparse_tensor_class(edge_index)):
+        if edge_attr is None and values is not None and values.ndim > 1:
             edge_attr = values
     else:
         rows = read_index(edge_index)

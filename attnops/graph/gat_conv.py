@@ -120,7 +120,13 @@ class GATConv(AttentionLayer):
             right = left if self.lin is not None and x_dst is x_src else self._project(self.lin or self.lin_dst, x_dst)
         loops = (self.add_self_loops, one_set, self.fill_value, left.shape[0])
         adjacency = self.read_graph(edge_index, edge_attr, self.edge_dim, loops)
-        out, weights = self._attend(adjacency, left, right, size, bool(return_attention_weights))
+        if size is not None:
+            check_size(size, left, right)
+        if right is None:  # no features, so nothing of theirs in the score
+            count = size[1] if size is not None else adjacency.num_targets
+            right = left.new_zeros(1, *left.shape[1:]).expand(left.shape[0] if count is None else count, -1, -1)
+        adjacency.sizes(left.shape[0], right.shape[0])
+        out, weights = self._attend(adjacency, right, left, bool(return_attention_weights))
         out = self.join_heads(out)
         if self.res is not None and x_dst is not None:
             out = out + self.res(x_dst)
@@ -134,25 +140,9 @@ class GATConv(AttentionLayer):
         return rows.view(-1, self.heads, self.out_channels)
 
     def _attend(
-        self,
-        adjacency: Adjacency,
-        left: Tensor,
-        right: Tensor | None,
-        size: tuple[int, int] | None,
-        return_weights: bool,
+        self, adjacency: Adjacency, query: Tensor, key: Tensor, return_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        """Attention between the two rows of `edge_index`: to the second from the first, or the other way by `flow`."""
-        if size is not None:
-            check_size(size, left, right)
-        forwards = self.flow == "source_to_target"
-        if right is None:
-            if not forwards:
-                raise ValueError("x[1] is None; with flow='target_to_source' both sides need features")
-            count = size[1] if size is not None else adjacency.num_targets
-            right = left.new_zeros(1, *left.shape[1:]).expand(left.shape[0] if count is None else count, -1, -1)
-        query, key = (right, left) if forwards else (left, right)
-        of_query, of_key = (self.att_dst[0], self.att_src[0]) if forwards else (self.att_src[0], self.att_dst[0])
-        adjacency.sizes(key.shape[0], query.shape[0])
+        of_query, of_key = self.att_dst[0], self.att_src[0]
         if adjacency.attr is None or self.lin_edge is None:
             score = GATScore(of_query, of_key, self.negative_slope)
             return self.attend_over(adjacency.edge_index, query, key, key, score, return_weights)

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnops.graph.adjacency import Adjacency
 from attnops.graph.layer import AttentionLayer, Pair
 from attnops.graph.linear import Linear, glorot
 from attnops.graph.scores import GATv2EdgeScore, GATv2Score
@@ -110,9 +111,8 @@ class GATv2Conv(AttentionLayer):
         right = left if shared else self.lin_r(x_r).view(-1, self.heads, self.out_channels)
         loops = (self.add_self_loops, one_set, self.fill_value, left.shape[0])
         adjacency = self.read_graph(edge_index, edge_attr, self.edge_dim, loops)
-        query, key = (right, left) if self.flow == "source_to_target" else (left, right)
-        adjacency.sizes(key.shape[0], query.shape[0])
-        out, weights = self._attend(adjacency, query, key, bool(return_attention_weights))
+        adjacency.sizes(left.shape[0], right.shape[0])
+        out, weights = self._attend(adjacency, right, left, bool(return_attention_weights))
         out = self.join_heads(out)
         if self.res is not None:
             out = out + self.res(x_r)
@@ -120,7 +120,9 @@ class GATv2Conv(AttentionLayer):
             out = out + self.bias
         return out if weights is None else self.with_weights(out, adjacency, weights)
 
-    def _attend(self, adjacency: Any, query: Tensor, key: Tensor, return_weights: bool) -> tuple[Tensor, Tensor | None]:
+    def _attend(
+        self, adjacency: Adjacency, query: Tensor, key: Tensor, return_weights: bool
+    ) -> tuple[Tensor, Tensor | None]:
         if adjacency.attr is None:
             score = GATv2Score(self.att[0], self.negative_slope)
             return self.attend_over(adjacency.edge_index, query, key, key, score, return_weights)

@@ -7,10 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnops.graph.adjacency import Adjacency, Flow, is_sparse, read_adjacency, with_values
+from attnops.graph.adjacency import Adjacency, Flow, is_sparse, is_sparse_tensor_class, read_adjacency, with_values
 from attnops.graph.self_loops import Fill, loops_wanted, replace_self_loops
 from attnops.operator import attend
 from attnops.patterns import Edges
+from attnops.problem import UnsupportedError
 from attnops.scores import Score
 from attnops.states import AttentionOutput
 
@@ -78,6 +79,8 @@ class AttentionLayer(nn.Module):
     ) -> Adjacency:
         """The edges, with self-loops where `loops` (wanted, one set of nodes, fill value, how many nodes) says so."""
         if loops is not None and loops_wanted(loops[0], loops[1]):
+            if edge_dim is not None and is_sparse_tensor_class(edge_index):
+                raise UnsupportedError("add_self_loops with edge_dim takes no SparseTensor; add loops to it first")
             edge_index, edge_attr = replace_self_loops(edge_index, edge_attr, loops[2], loops[3])
         adjacency = read_adjacency(edge_index, edge_attr, self.flow)
         attr = adjacency.attr

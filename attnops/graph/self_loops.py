@@ -49,7 +49,6 @@ def replace_self_loops(
 
     Raises:
         ValueError: an unknown fill_value.
-        NotImplementedError: a `SparseTensor` with features.
     """
     if isinstance(fill_value, str) and fill_value not in REDUCTIONS:
         names = ", ".join(REDUCTIONS)
