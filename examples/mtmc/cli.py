@@ -12,7 +12,11 @@ from rich.console import Console
 from examples.mtmc.errors import InputError
 
 app = typer.Typer(
-    add_completion=False, no_args_is_help=True, rich_markup_mode=None, help="Global identities over many cameras."
+    add_completion=False,
+    no_args_is_help=True,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    help="Global identities over many cameras.",
 )
 
 

@@ -118,7 +118,7 @@ def _square(recording: Recording, shown: NDArray[np.int64], title: str) -> tuple
     axes.set_xlabel("earlier tracklet (key)")
     axes.set_ylabel("later tracklet (query)")
     axes.set_title(title, fontsize=11)
-    axes.set_facecolor("#f4f4f4")
+    axes.set_facecolor("#d0d0d0")  # no pair
     return figure, axes
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from rich.box import SIMPLE_HEAD
 from rich.table import Table as Screen
 
 from examples.mtmc.methods import MEANING
@@ -12,8 +13,8 @@ SHOWN = {
     "idf1": "IDF1",
     "hota": "HOTA",
     "assa": "AssA",
-    "link_precision": "link precision",
-    "link_recall": "link recall",
+    "link_precision": "links: P",
+    "link_recall": "links: R",
 }
 Scores = dict[str, dict[str, list[float]]]
 
@@ -32,13 +33,13 @@ def mean_and_spread(outcomes: list[dict[str, dict[str, float]]]) -> Scores:
 
 def cells(scores: dict[str, list[float]], spread: bool) -> list[str]:
     """The shown scores of a row as text."""
-    return [f"{scores[n][0]:.3f} ± {scores[n][1]:.3f}" if spread else f"{scores[n][0]:.3f}" for n in SHOWN]
+    return [f"{scores[n][0]:.3f}±{scores[n][1]:.3f}" if spread else f"{scores[n][0]:.3f}" for n in SHOWN]
 
 
 def screen_table(rows: Scores, seeds: int, title: str) -> Screen:
     """For the terminal."""
-    table = Screen(title=title, title_justify="left")
-    table.add_column("row")
+    table = Screen(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("row", no_wrap=True)
     for name in SHOWN.values():
         table.add_column(name, justify="right", no_wrap=True)
     for row, scores in rows.items():
@@ -47,6 +48,6 @@ def screen_table(rows: Scores, seeds: int, title: str) -> Screen:
 
 
 def page_table(rows: Scores, seeds: int, caption: str) -> Table:
-    """For the page."""
+    """For the page; P and R are precision and recall of links."""
     body = [[row, *cells(scores, seeds > 1), MEANING.get(row, "")] for row, scores in rows.items()]
     return Table(caption, ["row", *SHOWN.values(), "what it is"], body, strong="gatv2_bias")

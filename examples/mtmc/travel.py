@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 FLOOR = 0.03  # the share of passages that follow no rule, spread evenly over the window
-SHRINKAGE = 4.0  # how many passages the starting guess of a component counts for
+TYPICAL = {"lognormal": 0.3, "normal": 1.5}  # spreads of real links (of the log; in seconds), to start from
+LEAST = {"lognormal": 0.05, "normal": 0.2}
+SHRINKAGE = 2.0  # how many passages a typical spread, or a centre that was given, counts for
 
 
 @dataclass(frozen=True)
@@ -62,40 +64,36 @@ def from_window(window: tuple[float, float]) -> TravelTime:
     return TravelTime("lognormal", ((1.0, math.sqrt(low * high), max(math.log(high / low) / 4, 0.1)),), window)
 
 
-def fit(delays: ArrayLike, window: tuple[float, float], guess: TravelTime | None = None) -> TravelTime:
-    """Fit by expectation-maximisation with shrinkage towards ``guess``, so that few passages change it little.
+def fit(delays: ArrayLike, window: tuple[float, float], given: TravelTime | None = None) -> TravelTime:
+    """Fit by expectation-maximisation with shrinkage, so that few passages say little.
 
-    Two components where there are twenty passages or more (walkers who stop, a shop on the way), else one.
+    Spreads are drawn towards the typical ones of real links, centres towards ``given`` where there is one. Two
+    components where there are twenty passages or more (walkers who stop, a shop on the way), else one.
     """
-    guess = guess or from_window(window)
+    guess = given or from_window(window)
     delays = np.asarray(delays, dtype=np.float64)
     inside = delays[(delays >= window[0]) & (delays <= window[1])]
-    kind = guess.kind if guess.kind == "lognormal" and (inside > 0).all() else "normal"
-    if kind != guess.kind:
-        guess = TravelTime("normal", from_window((min(window[0], 0.0), window[1])).components, window)
     if len(inside) == 0:
         return guess
+    kind = "lognormal" if window[0] > 0 else "normal"
     values = np.log(inside) if kind == "lognormal" else inside
-    prior_centre = math.log(guess.centre) if kind == "lognormal" else guess.centre
-    prior_spread = max(guess.components)[2]
-    least = 0.05 if kind == "lognormal" else 0.05 * (window[1] - window[0])
     parts = 2 if len(values) >= 20 else 1
-    centres = np.quantile(values, [0.35, 0.9][:parts]) if parts == 2 else np.array([values.mean()])
-    spreads = np.full(parts, max(float(values.std()), least) / parts)
-    weights = np.full(parts, 1 / parts)
-    pull = SHRINKAGE if parts == 1 else 1.0
+    whole = float(values.std()) if parts == 2 else TYPICAL[kind]
+    anchor = float(values.mean())
+    if given is not None and given.kind == kind:
+        anchor = math.log(given.centre) if kind == "lognormal" else given.centre
+    pull = SHRINKAGE if given is not None else 0.25
+    centres = np.quantile(values, [0.35, 0.9]) if parts == 2 else np.array([anchor])
+    spreads, weights = np.full(parts, whole / parts), np.full(parts, 1 / parts)
     for _ in range(60):
         log_p = -0.5 * ((values[:, None] - centres) / spreads) ** 2 - np.log(spreads) + np.log(weights)
         share = np.exp(log_p - log_p.max(1, keepdims=True))
         share /= share.sum(1, keepdims=True)
         count = share.sum(0)
         weights = (count + 1) / (count + 1).sum()
-        anchor = prior_centre if parts == 1 else values.mean()
-        breadth = prior_spread if parts == 1 else max(float(values.std()), least)
-        own = (share * values[:, None]).sum(0)
-        centres = (own + 0.25 * pull * anchor) / (count + 0.25 * pull)
+        centres = ((share * values[:, None]).sum(0) + pull * anchor) / (count + pull)
         square = (share * (values[:, None] - centres) ** 2).sum(0)
-        spreads = np.sqrt((square + pull * breadth**2) / (count + pull))
-        spreads = np.maximum(spreads, least)
+        spreads = np.sqrt((square + SHRINKAGE * whole**2) / (count + SHRINKAGE))
+        spreads = np.maximum(spreads, LEAST[kind])
     middle = np.exp(centres) if kind == "lognormal" else centres
     return TravelTime(kind, tuple(zip(weights.tolist(), middle.tolist(), spreads.tolist(), strict=True)), window)

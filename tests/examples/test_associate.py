@@ -1,0 +1,84 @@
+"""Association: the best sum, one tracklet per camera and time, nobody where nothing is gained."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import hypothesis
+import hypothesis.strategies as st
+import numpy as np
+
+from examples.mtmc.associate import assign, associate
+from examples.mtmc.network import Camera, Network
+from examples.mtmc.tracklets import Recording, Tracklet
+
+
+def _recording(spans: list[tuple[str, int, int]]) -> Recording:
+    network = Network({name: Camera(name, 1.0) for name in "abc"})
+    tracklets = [
+        Tracklet(camera, n, np.arange(start, start + length), np.ones((length, 4)), None, start, start + length - 1)
+        for n, (camera, start, length) in enumerate(spans)
+    ]
+    return Recording(network, tracklets)
+
+
+_spans = st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30), st.integers(1, 12)), min_size=2, max_size=14)
+
+
+@hypothesis.given(_spans, st.integers(0, 2**32 - 1))
+def test_never_two_of_one_camera_at_once(spans: list[tuple[str, int, int]], seed: int) -> None:
+    recording = _recording(spans)
+    n = len(recording.tracklets)
+    source, target = np.triu_indices(n, 1)
+    gain = np.random.default_rng(seed).normal(0.5, 1, len(source))  # every pair may be joined, most gain
+    identity = associate(recording, source.astype(np.int64), target.astype(np.int64), gain)
+    for a, b in zip(source, target, strict=True):
+        x, y = recording.tracklets[a], recording.tracklets[b]
+        if identity[a] == identity[b] and x.camera == y.camera:
+            assert x.time_out < y.time_in or y.time_out < x.time_in
+    assert identity.tolist() == associate(recording, source, target, gain).tolist()
+
+
+@hypothesis.given(st.integers(0, 2**32 - 1))
+def test_assignment_is_the_best(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    source, target = (x.ravel() for x in np.meshgrid(np.arange(4), np.arange(4, 8), indexing="ij"))
+    kept = rng.random(16) < 0.6
+    source, target, gain = source[kept], target[kept], rng.random(kept.sum()) + 0.01
+    if not kept.any():
+        return
+    picked = assign(source, target, gain)
+    assert len(set(source[picked])) == len(picked) == len(set(target[picked]))
+    assert np.isclose(gain[picked].sum(), _best(source, target, gain, 0, frozenset()))
+
+
+def _best(source: np.ndarray, target: np.ndarray, gain: np.ndarray, row: int, taken: frozenset[int]) -> float:  # type: ignore[type-arg]
+    if row == 4:
+        return 0.0
+    options = [_best(source, target, gain, row + 1, taken)]
+    for edge in np.flatnonzero(source == row):
+        if int(target[edge]) not in taken:
+            options.append(gain[edge] + _best(source, target, gain, row + 1, taken | {int(target[edge])}))
+    return float(max(options))
+
+
+def test_nobody_where_nothing_is_gained() -> None:
+    recording = _recording([("a", 0, 3), ("b", 10, 3), ("c", 20, 3)])
+    source, target = np.array([0, 1]), np.array([1, 2])
+    assert associate(recording, source, target, np.array([-0.1, 2.0])).tolist() == [0, 1, 1]
+    assert associate(recording, source, target, np.array([0.0, 0.0])).tolist() == [0, 1, 2]
+
+
+def test_what_is_refused_is_given_another_chance() -> None:
+    # a0 → b → a1 would hold camera a twice at once; b then goes with the better of the two, and a1 with c.
+    recording = _recording([("a", 0, 10), ("b", 2, 3), ("a", 6, 6), ("c", 20, 3)])
+    source, target = np.array([0, 1, 0, 2]), np.array([1, 2, 3, 3])
+    identity = associate(recording, source, target, np.array([5.0, 4.0, 3.0, 1.0]))
+    assert identity[0] == identity[1] != identity[2]
+    assert identity[3] in (identity[0], identity[2])
+
+
+def test_fragments_of_a_camera_join() -> None:
+    recording = _recording([("a", 0, 3), ("a", 4, 3), ("a", 8, 3)])
+    assert associate(recording, np.array([0, 1]), np.array([1, 2]), np.ones(2)).tolist() == [0, 0, 0]
+    assert all(x.time_out < y.time_in for x, y in pairwise(recording.tracklets))

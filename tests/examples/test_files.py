@@ -1,0 +1,194 @@
+"""Readers, writers and the links file: round trips, and one line for whatever is wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from examples.mtmc.errors import InputError
+from examples.mtmc.links_file import dump_network, load_network
+from examples.mtmc.network import Camera, Link, Network
+from examples.mtmc.readers import read
+from examples.mtmc.simulate import World
+from examples.mtmc.tracklets import Recording
+from examples.mtmc.travel import TravelTime
+from examples.mtmc.writers import write_recording
+
+TWO = Network(
+    {"a": Camera("a", 10.0), "b": Camera("b", 25.0, clock_offset=2.0, clock_rate=1.001, position=(1.0, 2.0))},
+    (
+        Link("a", "b", (1.0, 30.0), 0.4, TravelTime("lognormal", ((0.75, 8.0, 0.2), (0.25, 15.0, 0.4)), (1.0, 30.0))),
+        Link("b", "a", (-5.0, 5.0), 0.2, TravelTime("normal", ((1.0, -1.0, 2.0),), (-5.0, 5.0)), measure="enter"),
+        Link("a", "a", (0.0, 4.0), reach=1.5),
+    ),
+)
+
+
+@pytest.mark.parametrize("format", ["aicity", "mot"])
+def test_round_trip_of_a_recording(world: World, tmp_path: Path, format: str) -> None:
+    write_recording(tmp_path / "once", world.recording, format)
+    again = read(tmp_path / "once", format, world.recording.network)
+    first = {(t.camera, t.id): t for t in world.recording.tracklets}
+    assert {(t.camera, t.id) for t in again.tracklets} == set(first)
+    for tracklet in again.tracklets:
+        original = first[tracklet.camera, tracklet.id]
+        assert np.array_equal(tracklet.frames, original.frames)
+        np.testing.assert_allclose(tracklet.boxes, original.boxes, atol=0.006)
+        assert tracklet.time_in == pytest.approx(original.time_in)
+        assert tracklet.embedding is not None and original.embedding is not None
+        np.testing.assert_allclose(tracklet.embedding, original.embedding)
+    agree = [t.truth == first[t.camera, t.id].truth for t in again.tracklets]
+    assert np.mean(agree) > 0.97  # the few that differ hold two people, by a switch
+    write_recording(tmp_path / "twice", again, format)
+    for path in sorted((tmp_path / "once").rglob("*.txt")):
+        twice = tmp_path / "twice" / path.relative_to(tmp_path / "once")
+        assert sorted(path.read_text().splitlines()) == sorted(twice.read_text().splitlines())
+
+
+def test_embeddings_a_detection_are_averaged(tmp_path: Path) -> None:
+    net = Network({"a": Camera("a", 10.0)})
+    (tmp_path / "a.txt").write_text("1,1,0,0,9,9\n1,2,50,0,9,9\n2,1,0,0,9,9\n")
+    np.savez(tmp_path / "a.npz", embeddings=np.array([[1.0, 0.0], [5.0, 5.0], [3.0, 2.0]]))
+    by_id = {t.id: t.embedding for t in read(tmp_path, "mot", net).tracklets}
+    assert by_id[1].tolist() == [2.0, 1.0] and by_id[2].tolist() == [5.0, 5.0]  # type: ignore[union-attr]
+
+
+def test_campus_rows(tmp_path: Path) -> None:
+    net = Network({"HC3": Camera("HC3", 30.0)})
+    rows = [f'7 0 0 10 20 {f} {int(f == 3)} 0 0 "PERSON"\n' for f in [0, 1, 2, 3, 50, 51]]
+    (tmp_path / "view-HC3.txt").write_text("".join(rows))
+    recording = read(tmp_path, "campus", net, least=3)
+    assert [t.frames.tolist() for t in recording.tracklets] == [[0, 1, 2]]
+    assert recording.tracklets[0].truth == 7
+    assert [track.frames.tolist() for track in recording.truth] == [[0, 1, 2, 50, 51]]
+    assert {d.why for d in recording.dropped} == {"marked lost: out of view", "2 boxes, fewer than 3"}
+
+
+def test_round_trip_of_the_links_file(tmp_path: Path) -> None:
+    path = tmp_path / "links.yaml"
+    path.write_text(dump_network(TWO))
+    assert load_network(path) == TWO
+
+
+def test_the_example_in_the_docs_is_valid(tmp_path: Path) -> None:
+    from examples.mtmc import links_file
+
+    assert links_file.__doc__ is not None
+    text = links_file.__doc__.split("\n\n")[1]
+    (tmp_path / "links.yaml").write_text(text)
+    network = load_network(tmp_path / "links.yaml")
+    assert list(network.cameras) == ["hall", "yard"] and len(network.links) == 2
+
+
+CAMERA = "cameras:\n  a: {fps: 10}\n  b: {fps: 10}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "expected"),
+    [
+        ("", 1, "cameras and links"),
+        ("cameras: [1, 2]\n", 1, "a mapping"),
+        ("cameras:\n  a: {fps: 0}\n", 2, "above 0"),
+        ("cameras:\n  a: {fps: .nan}\n", 2, "a finite number"),
+        ("cameras:\n  a: {}\n", 2, "'fps'"),
+        ("cameras:\n  a: {fps: 10, colour: red}\n", 2, "one of fps"),
+        ("cameras:\n  ../a: {fps: 10}\n", 2, "can be a file name"),
+        ("cameras:\n  a: {fps: 10}\n  a: {fps: 20}\n", 3, "every key once"),
+        (CAMERA + "links:\n- {from: a, to: c, window: [1, 2]}\n", 5, "a camera of this file (a, b)"),
+        (CAMERA + "links:\n- {from: a, to: b, window: [2, 1]}\n", 5, "least < most"),
+        (CAMERA + "links:\n- {from: a, to: b}\n", 5, "'window'"),
+        (CAMERA + "links:\n- {from: a, to: b, window: [1, 2], prior: 1.5}\n", 5, "to 1"),
+        (CAMERA + "links:\n- {from: a, to: a, window: [-1, 2]}\n", 5, "cannot overlap"),
+        (CAMERA + "links:\n- {from: a, to: b, window: [1, 2]}\n- {from: a, to: b, window: [1, 3]}\n", 6, "not two"),
+        (CAMERA + "links:\n- {from: a\n", None, "valid YAML"),
+    ],
+)
+def test_a_wrong_links_file_is_named_in_one_line(tmp_path: Path, text: str, line: int | None, expected: str) -> None:
+    path = tmp_path / "links.yaml"
+    path.write_text(text)
+    with pytest.raises(InputError) as error:
+        load_network(path)
+    assert_one_line(str(error.value), path, line, expected)
+
+
+def assert_one_line(message: str, path: Path, line: int | None, expected: str) -> None:
+    assert "\n" not in message
+    assert message.startswith(str(path)), message
+    assert line is None or f", line {line}:" in message, message
+    assert "; expected " in message and expected in message, message
+
+
+def _write(name: str, text: str) -> Callable[[Path], None]:
+    return lambda folder: (folder / name).write_text(text) and None  # type: ignore[func-returns-value]
+
+
+def _save(name: str, array: np.ndarray) -> Callable[[Path], None]:  # type: ignore[type-arg]
+    return lambda folder: np.save(folder / name, array)
+
+
+GOOD = "1,1,0,0,9,9,1,-1,-1,-1\n2,1,0,0,9,9,1,-1,-1,-1\n"
+BAD_MOT = {
+    "a missing file": (lambda folder: (folder / "b.txt").unlink(), "b.txt", None, "a file of rows"),
+    "a wrong column count": (_write("b.txt", GOOD + "3,1,0,0,9\n"), "b.txt", 3, "6 to 10"),
+    "a NaN box": (_write("b.txt", GOOD + "3,1,nan,0,9,9\n"), "b.txt", 3, "four finite numbers"),
+    "an infinite box": (_write("b.txt", GOOD + "3,1,0,0,inf,9\n"), "b.txt", 3, "four finite numbers"),
+    "a flat box": (_write("b.txt", GOOD + "3,1,0,0,0,9\n"), "b.txt", 3, "above 0"),
+    "a word": (_write("b.txt", GOOD + "3,1,left,0,9,9\n"), "b.txt", 3, "four numbers"),
+    "an unknown camera": (_write("c.txt", GOOD), "c.txt", None, "a camera of the links file (a, b)"),
+    "frames out of order": (_write("b.txt", GOOD + "1,1,0,0,9,9\n"), "b.txt", 3, "ascending frames"),
+    "a frame twice": (_write("b.txt", GOOD + "2,1,0,0,9,9\n"), "b.txt", 3, "each once"),
+    "frames from 0": (_write("b.txt", "0,1,0,0,9,9\n" + GOOD), "b.txt", 1, "from 1 on"),
+    "a half frame": (_write("b.txt", GOOD + "3.5,1,0,0,9,9\n"), "b.txt", 3, "a whole number"),
+    "an empty camera": (_write("b.txt", "\n\n"), "b.txt", None, "the camera is empty"),
+    "embeddings of another length": (_save("b.npy", np.ones((7, 4))), "b.npy", None, "1 rows (one a tracklet) or 2"),
+    "an embedding that is NaN": (_save("b.npy", np.array([[1.0, np.nan]])), "b.npy", 1, "finite numbers"),
+    "embeddings with pickles": (_save("b.npy", np.array([{}], dtype=object)), "b.npy", None, "without pickles"),
+    "binary rubbish": (lambda folder: (folder / "b.txt").write_bytes(b"\xff\xfe\x00\x80"), "b.txt", None, "a file of rows"),
+}
+
+
+@pytest.mark.parametrize("what", BAD_MOT)
+def test_wrong_mot_text_is_named_in_one_line(tmp_path: Path, what: str) -> None:
+    spoil, name, line, expected = BAD_MOT[what]
+    for camera in "ab":
+        (tmp_path / f"{camera}.txt").write_text(GOOD)
+    assert isinstance(read(tmp_path, "mot", TWO), Recording)
+    spoil(tmp_path)
+    with pytest.raises(InputError) as error:
+        read(tmp_path, "mot", TWO)
+    assert_one_line(str(error.value), tmp_path / name, line, expected)
+
+
+AICITY = "a 1 1 0 0 9 9 -1 -1\nb 1 1 0 0 9 9 -1 -1\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "expected"),
+    [
+        (AICITY + "c 1 1 0 0 9 9 -1 -1\n", 3, "a camera of the links file (a, b)"),
+        (AICITY + "a 1 2 0 0 9 9\n", 3, "9: camera id frame"),
+        (AICITY + "a 1 2 0 0 nan 9 -1 -1\n", 3, "four finite numbers"),
+        (AICITY + "a 1 1 0 0 9 9 -1 -1\n", 3, "ascending frames"),
+    ],
+)
+def test_wrong_aicity_rows_are_named_in_one_line(tmp_path: Path, text: str, line: int, expected: str) -> None:
+    (tmp_path / "tracks.txt").write_text(text)
+    with pytest.raises(InputError) as error:
+        read(tmp_path, "aicity", TWO)
+    assert_one_line(str(error.value), tmp_path / "tracks.txt", line, expected)
+
+
+def test_a_camera_without_rows_is_named(tmp_path: Path) -> None:
+    (tmp_path / "tracks.txt").write_text("a 1 1 0 0 9 9 -1 -1\n")
+    with pytest.raises(InputError, match="no rows of camera b"):
+        read(tmp_path, "aicity", TWO)
+
+
+def test_clocks() -> None:
+    camera = TWO.cameras["b"]
+    frames = np.array([0, 25, 1000])
+    np.testing.assert_allclose(camera.seconds(frames), 2.0 + 1.001 * frames / 25)
+    assert camera.frame(camera.seconds(frames)).tolist() == frames.tolist()
