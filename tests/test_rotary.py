@@ -13,11 +13,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import attnops
 from attnops import Causal, Coords
 from attnops.biases import Rotary, RotaryScaling
 from attnops.biases.rotary import longest
+from attnops.coords import is_concrete
 
 LAWS: dict[str, Callable[[], RotaryScaling | None]] = {
     "plain": lambda: None,
@@ -253,6 +255,19 @@ def test_training_after_inference_mode() -> None:
     query, _ = turned(bias, x.requires_grad_(), x, position.double().requires_grad_())
     query.sum().backward()
     assert x.grad is not None
+
+
+def test_nothing_traced_is_kept() -> None:
+    """Positions that can be read, inside a transform: the next call outside must not meet its tensors."""
+    x, position, bias = vectors(1, 1, 3, 8), torch.arange(3)[None], rotary()
+    torch.func.grad(lambda a: turned(bias, a, a, position)[0].sum())(x)
+    with FakeTensorMode():
+        turned(rotary(), torch.zeros(1, 1, 3, 8), torch.zeros(1, 1, 3, 8), torch.zeros(1, 3))
+        turned(bias, torch.zeros(1, 1, 3, 8), torch.zeros(1, 1, 3, 8), torch.zeros(1, 3))
+    assert all(type(kept) is Tensor for kept in bias._kept.values())
+    assert all(is_concrete(kept) for kept in bias._kept.values())
+    turned(bias, x, x, position)
+    assert bias._kept
 
 
 @every_law
