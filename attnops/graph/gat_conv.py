@@ -12,7 +12,7 @@ from attnops.graph.adjacency import Adjacency
 from attnops.graph.layer import AttentionLayer, Pair
 from attnops.graph.linear import Linear, glorot
 from attnops.graph.scores import GATEdgeScore, GATScore
-from attnops.graph.self_loops import DEFAULT, Fill
+from attnops.graph.self_loops import DEFAULT, Fill, by_name, loops_wanted, replace_self_loops
 
 
 class GATConv(AttentionLayer):
@@ -67,7 +67,8 @@ class GATConv(AttentionLayer):
         super().__init__(kwargs)
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
         self.negative_slope, self.dropout = negative_slope, dropout
-        self.add_self_loops, self.fill_value = add_self_loops, fill_value
+        self.add_self_loops, self.fill_value = bool(add_self_loops), fill_value
+        self.loops_asked = by_name(add_self_loops)
         self.edge_dim, self.residual = edge_dim, residual
         width, total = heads * out_channels, out_channels * (heads if concat else 1)
         self.lin = self.lin_src = self.lin_dst = None
@@ -118,8 +119,10 @@ class GATConv(AttentionLayer):
         right: Tensor | None = None
         if x_dst is not None:
             right = left if self.lin is not None and x_dst is x_src else self._project(self.lin or self.lin_dst, x_dst)
-        loops = (self.add_self_loops, one_set, self.fill_value, left.shape[0])
-        adjacency = self.read_graph(edge_index, edge_attr, self.edge_dim, loops)
+        if loops_wanted(self.add_self_loops, self.loops_asked, one_set):
+            num_nodes = left.shape[0]
+            edge_index, edge_attr = replace_self_loops(edge_index, edge_attr, self.fill_value, num_nodes, self.edge_dim)
+        adjacency = self.read_graph(edge_index, edge_attr, self.edge_dim)
         if size is not None:
             check_size(size, left, right)
         if right is None:  # no features, so nothing of theirs in the score

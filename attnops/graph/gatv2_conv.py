@@ -11,7 +11,7 @@ from attnops.graph.adjacency import Adjacency
 from attnops.graph.layer import AttentionLayer, Pair
 from attnops.graph.linear import Linear, glorot
 from attnops.graph.scores import GATv2EdgeScore, GATv2Score
-from attnops.graph.self_loops import DEFAULT, Fill
+from attnops.graph.self_loops import DEFAULT, Fill, by_name, loops_wanted, replace_self_loops
 
 
 class GATv2Conv(AttentionLayer):
@@ -67,7 +67,8 @@ class GATv2Conv(AttentionLayer):
         super().__init__(kwargs)
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
         self.negative_slope, self.dropout, self.share_weights = negative_slope, dropout, share_weights
-        self.add_self_loops, self.fill_value = add_self_loops, fill_value
+        self.add_self_loops, self.fill_value = bool(add_self_loops), fill_value
+        self.loops_asked = by_name(add_self_loops)
         self.edge_dim, self.residual = edge_dim, residual
         sources, targets = (in_channels, in_channels) if isinstance(in_channels, int) else in_channels
         total = out_channels * (heads if concat else 1)
@@ -109,8 +110,10 @@ class GATv2Conv(AttentionLayer):
         left = self.lin_l(x_l).view(-1, self.heads, self.out_channels)
         shared = self.share_weights and x_r is x_l
         right = left if shared else self.lin_r(x_r).view(-1, self.heads, self.out_channels)
-        loops = (self.add_self_loops, one_set, self.fill_value, left.shape[0])
-        adjacency = self.read_graph(edge_index, edge_attr, self.edge_dim, loops)
+        if loops_wanted(self.add_self_loops, self.loops_asked, one_set):
+            num_nodes = left.shape[0]
+            edge_index, edge_attr = replace_self_loops(edge_index, edge_attr, self.fill_value, num_nodes, self.edge_dim)
+        adjacency = self.read_graph(edge_index, edge_attr, self.edge_dim)
         adjacency.sizes(left.shape[0], right.shape[0])
         out, weights = self._attend(adjacency, right, left, bool(return_attention_weights))
         out = self.join_heads(out)

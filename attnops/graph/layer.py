@@ -7,11 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnops.graph.adjacency import Adjacency, Flow, is_sparse, is_sparse_tensor_class, read_adjacency, with_values
-from attnops.graph.self_loops import Fill, loops_wanted, replace_self_loops
+from attnops.graph.adjacency import Adjacency, Flow, is_sparse, read_adjacency, with_values
 from attnops.operator import attend
 from attnops.patterns import Edges
-from attnops.problem import UnsupportedError
 from attnops.scores import Score
 from attnops.states import AttentionOutput
 
@@ -70,18 +68,8 @@ class AttentionLayer(nn.Module):
                 raise ValueError(f"{name} has shape {list(features.shape)}; it must be [N, in_channels = {wanted}]")
         return pair[0], pair[1], one_set or pair[0] is pair[1]
 
-    def read_graph(
-        self,
-        edge_index: Any,
-        edge_attr: Tensor | None,
-        edge_dim: int | None,
-        loops: tuple[bool, bool, Fill, int] | None = None,
-    ) -> Adjacency:
-        """The edges, with self-loops where `loops` (wanted, one set of nodes, fill value, how many nodes) says so."""
-        if loops is not None and loops_wanted(loops[0], loops[1]):
-            if edge_dim is not None and is_sparse_tensor_class(edge_index):
-                raise UnsupportedError("add_self_loops with edge_dim takes no SparseTensor; add loops to it first")
-            edge_index, edge_attr = replace_self_loops(edge_index, edge_attr, loops[2], loops[3])
+    def read_graph(self, edge_index: Any, edge_attr: Tensor | None, edge_dim: int | None) -> Adjacency:
+        """The edges and their features, checked."""
         adjacency = read_adjacency(edge_index, edge_attr, self.flow)
         attr = adjacency.attr
         if attr is not None and edge_dim is not None and edge_dim > 0 and attr.shape[1:] != (edge_dim,):

@@ -9,13 +9,14 @@ from torch import Tensor
 
 from attnops.coords import is_concrete
 from attnops.graph.adjacency import check_edge_attr, is_edge_index, is_sparse, is_sparse_tensor_class, read_index
+from attnops.problem import UnsupportedError
 
 REDUCTIONS = {"mean": "mean", "add": "sum", "sum": "sum", "min": "amin", "max": "amax", "mul": "prod"}
 Fill = float | Tensor | str
 
 
 class _LeftAtDefault(int):
-    """True, where a caller can be told from one who wrote it: a default, not a wish."""
+    """True as a default, told from the True that a caller wrote."""
 
     def __repr__(self) -> str:
         return "True"
@@ -24,22 +25,27 @@ class _LeftAtDefault(int):
 DEFAULT: bool = _LeftAtDefault(True)  # type: ignore[assignment]
 
 
-def loops_wanted(add_self_loops: bool, one_set: bool) -> bool:
-    """Whether a layer adds self-loops: asked for or by default within one set of nodes, and never between two.
+def by_name(add_self_loops: bool) -> bool:
+    """Whether a caller asked for self-loops, rather than left them at their default."""
+    return bool(add_self_loops) and not isinstance(add_self_loops, _LeftAtDefault)
+
+
+def loops_wanted(add_self_loops: bool, asked: bool, one_set: bool) -> bool:
+    """Whether a layer adds self-loops: within one set of nodes, and never between two.
 
     Raises:
         ValueError: loops asked for by name between two sets of nodes.
     """
-    if add_self_loops and not one_set and not isinstance(add_self_loops, _LeftAtDefault):
+    if add_self_loops and asked and not one_set:
         raise ValueError(
             "add_self_loops is True, but x is a pair of two node sets, which have no self-loops; it must be False or "
             "left out (where both are one set, give one tensor, or the same tensor twice)"
         )
-    return bool(add_self_loops) and one_set
+    return add_self_loops and one_set
 
 
 def replace_self_loops(
-    edge_index: Any, edge_attr: Tensor | None, fill_value: Fill, num_nodes: int
+    edge_index: Any, edge_attr: Tensor | None, fill_value: Fill, num_nodes: int, edge_dim: int | None
 ) -> tuple[Any, Tensor | None]:
     """The edges without their self-loops, then one loop a node, 0 … num_nodes-1; in the form they came in.
 
@@ -48,12 +54,14 @@ def replace_self_loops(
             that enter its node.
 
     Raises:
-        ValueError: an unknown fill_value.
+        ValueError: an unknown fill_value. UnsupportedError: a `SparseTensor` where the layer reads edge features.
     """
     if isinstance(fill_value, str) and fill_value not in REDUCTIONS:
         names = ", ".join(REDUCTIONS)
         raise ValueError(f"fill_value is {fill_value!r}; it must be a number, a tensor or one of {names}")
     if is_sparse_tensor_class(edge_index):
+        if edge_dim is not None:
+            raise UnsupportedError("add_self_loops with edge_dim takes no SparseTensor; add the loops to it beforehand")
         from torch_sparse import set_diag  # type: ignore[import-not-found, unused-ignore]
 
         return set_diag(edge_index), edge_attr
@@ -68,7 +76,7 @@ def replace_self_loops(
         check_edge_attr(edge_attr, edge_index.shape[1])
     kept = edge_index[0] != edge_index[1]
     edge_index = edge_index[:, kept]
-    loops = torch.arange(num_nodes, dtype=edge_index.dtype, device=edge_index.device)
+    loops = torch.arange(num_nodes, device=edge_index.device)
     if edge_attr is not None:
         edge_attr = edge_attr[kept]
         edge_attr = torch.cat([edge_attr, loop_features(edge_attr, edge_index[1], fill_value, num_nodes)])
