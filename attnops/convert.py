@@ -108,7 +108,7 @@ def to_networkx(edge_index: Tensor, num_queries: int, num_keys: int, data: Mappi
     try:
         import networkx
     except ImportError as error:
-        raise ImportError("to_networkx needs networkx: pip install networkx") from error
+        raise ImportError("Edges.to_networkx needs networkx: pip install attnops[networkx]") from error
     graph = networkx.MultiDiGraph()
     keys: list[Any] = list(range(num_keys))
     queries: list[Any] = list(range(num_queries))
