@@ -97,7 +97,7 @@ def softmax(logits: Tensor) -> tuple[Tensor, Tensor]:
     exponential = torch.where(logits == float("-inf"), 0, (logits - top).exp())
     total = exponential.sum(-1, keepdim=True)
     empty = total == 0
-    total = torch.where(empty, 1, total)
+    total = torch.where(total > 0, total, 1)  # a NaN total must not reach the row's forbidden pairs
     lse = torch.where(empty, float("-inf"), total.log() + top).squeeze(-1)
     return exponential / total, lse
 
