@@ -13,6 +13,7 @@ def assert_close_as_reference(
     *,
     kind: str = "forward",
     dtype: torch.dtype | None = None,
+    least: float = 0.0,
     what: str = "result",
 ) -> None:
     """Raise unless `got` is as close to the float64 `golden` as `reference` of the same dtype is, up to a factor.
@@ -21,6 +22,7 @@ def assert_close_as_reference(
 
     r is 2, 3 or 4 for `kind` "forward", "gradient" or "parameter"; k is 0.5 forward and 1 else in half precision, 4 and
     8 in float32, 32 and 64 in float64, where the reference is its own golden. Infinities must lie in the same places.
+    `least` stands for max|golden| where that is smaller: the size of terms whose sum cancels.
 
     Raises:
         AssertionError: it is not; says by how much and where.
@@ -34,7 +36,7 @@ def assert_close_as_reference(
     assert_within(wide.where(~finite, 0), exact.where(~finite, 0), 0.0, f"{what}, infinities")
     exact = exact.where(finite, 0)
     baseline = (reference.detach().double().where(finite, 0) - exact).abs()
-    allowed = ratio * largest(baseline) + floor * torch.finfo(dtype).eps * largest(exact.abs())
+    allowed = ratio * largest(baseline) + floor * torch.finfo(dtype).eps * max(largest(exact.abs()), least)
     assert_within(wide.where(finite, 0), exact, allowed, what)
 
 
