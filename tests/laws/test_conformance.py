@@ -80,7 +80,7 @@ def test_own_scores_pass(score: attnops.Score) -> None:
     check_score(score, heads=H)
 
 
-# --------------------------------------------------------------------------------------- what is wrong is found, and where
+# ------------------------------------------------------------------------------- what is wrong is found, and where
 class Learned(attnops.Bias):
     def __init__(self) -> None:
         super().__init__()
