@@ -28,14 +28,16 @@ class Adjacency(NamedTuple):
         return num_sources, num_targets
 
 
-def read_adjacency(edge_index: Any, edge_attr: Tensor | None, flow: Flow = "source_to_target") -> Adjacency:
+def read_adjacency(
+    edge_index: Any, edge_attr: Tensor | None, edge_dim: int | None = None, flow: Flow = "source_to_target"
+) -> Adjacency:
     """Sources, targets and features of the edges, whatever form they come in.
 
     Args:
         edge_index: an integer tensor `[2, E]`, an `EdgeIndex`, or the transposed adjacency, targets by sources, as a
             torch sparse COO, CSR or CSC tensor or a `torch_sparse.SparseTensor`. Values `[E, F]` of a sparse one are
             its edge features where `edge_attr` is None.
-        edge_attr: real `[E, F]` or `[E]`, or None.
+        edge_attr: real `[E, F]` or `[E]`, or None. edge_dim: what F must be, where it is known and not -1.
         flow: "target_to_source" swaps the two rows of `edge_index`.
 
     Raises:
@@ -59,7 +61,7 @@ def read_adjacency(edge_index: Any, edge_attr: Tensor | None, flow: Flow = "sour
         if flow == "target_to_source":
             rows, num_sources, num_targets = rows.flip(0), num_targets, num_sources
     if edge_attr is not None:
-        check_edge_attr(edge_attr, rows.shape[1])
+        check_edge_attr(edge_attr, rows.shape[1], edge_dim)
         edge_attr = edge_attr.unsqueeze(-1) if edge_attr.ndim == 1 else edge_attr
     return Adjacency(edge_index, rows, edge_attr, num_sources, num_targets)
 
@@ -77,12 +79,15 @@ def read_index(edge_index: Any) -> Tensor:
     return rows if rows.dtype in (torch.int32, torch.int64) else rows.long()
 
 
-def check_edge_attr(edge_attr: Any, num_edges: int) -> None:
-    """Raise where edge features are not a tensor of one row an edge."""
+def check_edge_attr(edge_attr: Any, num_edges: int, edge_dim: int | None) -> None:
+    """Raise where edge features are not a tensor of one row an edge, or not of `edge_dim` where that is known."""
     if not isinstance(edge_attr, Tensor):
         raise TypeError(f"edge_attr is {type(edge_attr).__name__}; it must be a tensor [E, F] or None")
     if edge_attr.ndim == 0 or edge_attr.shape[0] != num_edges:
         raise ValueError(f"edge_attr has shape {list(edge_attr.shape)}; its first axis must be E = {num_edges}")
+    features = 1 if edge_attr.ndim == 1 else edge_attr.shape[1]
+    if edge_dim is not None and edge_dim > 0 and (features != edge_dim or edge_attr.ndim > 2):
+        raise ValueError(f"edge_attr has shape {list(edge_attr.shape)}; it must be [E, edge_dim = {edge_dim}]")
 
 
 # ----------------------------------------------------------------------------------------------- sparse matrices

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnops.graph.adjacency import Adjacency
+from attnops.graph.adjacency import Adjacency, read_adjacency
 from attnops.graph.layer import AttentionLayer, Pair
 from attnops.graph.linear import Linear, glorot
 from attnops.graph.scores import GATEdgeScore, GATScore
@@ -122,7 +122,7 @@ class GATConv(AttentionLayer):
         if loops_wanted(self.add_self_loops, self.loops_asked, one_set):
             num_nodes = left.shape[0]
             edge_index, edge_attr = replace_self_loops(edge_index, edge_attr, self.fill_value, num_nodes, self.edge_dim)
-        adjacency = self.read_graph(edge_index, edge_attr, self.edge_dim)
+        adjacency = read_adjacency(edge_index, edge_attr, self.edge_dim, self.flow)
         if size is not None:
             check_size(size, left, right)
         if right is None:  # no features, so nothing of theirs in the score

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnops.graph.adjacency import Adjacency
+from attnops.graph.adjacency import Adjacency, read_adjacency
 from attnops.graph.layer import AttentionLayer, Pair
 from attnops.graph.linear import Linear, glorot
 from attnops.graph.scores import GATv2EdgeScore, GATv2Score
@@ -113,7 +113,7 @@ class GATv2Conv(AttentionLayer):
         if loops_wanted(self.add_self_loops, self.loops_asked, one_set):
             num_nodes = left.shape[0]
             edge_index, edge_attr = replace_self_loops(edge_index, edge_attr, self.fill_value, num_nodes, self.edge_dim)
-        adjacency = self.read_graph(edge_index, edge_attr, self.edge_dim)
+        adjacency = read_adjacency(edge_index, edge_attr, self.edge_dim, self.flow)
         adjacency.sizes(left.shape[0], right.shape[0])
         out, weights = self._attend(adjacency, right, left, bool(return_attention_weights))
         out = self.join_heads(out)

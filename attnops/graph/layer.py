@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnops.graph.adjacency import Adjacency, Flow, is_sparse, read_adjacency, with_values
+from attnops.graph.adjacency import Adjacency, Flow, is_sparse, with_values
 from attnops.operator import attend
 from attnops.patterns import Edges
 from attnops.scores import Score
@@ -67,14 +67,6 @@ class AttentionLayer(nn.Module):
             if features.ndim != 2 or (wanted > 0 and features.shape[1] != wanted):
                 raise ValueError(f"{name} has shape {list(features.shape)}; it must be [N, in_channels = {wanted}]")
         return pair[0], pair[1], one_set or pair[0] is pair[1]
-
-    def read_graph(self, edge_index: Any, edge_attr: Tensor | None, edge_dim: int | None) -> Adjacency:
-        """The edges and their features, checked."""
-        adjacency = read_adjacency(edge_index, edge_attr, self.flow)
-        attr = adjacency.attr
-        if attr is not None and edge_dim is not None and edge_dim > 0 and attr.shape[1:] != (edge_dim,):
-            raise ValueError(f"edge_attr has shape {list(attr.shape)}; it must be [E, edge_dim = {edge_dim}]")
-        return adjacency
 
     # ---------------------------------------------------------------------------------------------- attention
     def attend_over(

@@ -13,7 +13,7 @@ class GATv2Score(Additive):
     """aᵀ LeakyReLU(q_i + k_j), the vector a `[heads, dim]` given."""
 
     def __init__(self, a: Tensor, negative_slope: float) -> None:
-        Score.__init__(self)
+        super(Additive, self).__init__()  # past the parameter that Additive would draw
         self.heads, self.dim = a.shape
         self.a, self.activation, self.negative_slope = a, "leaky_relu", negative_slope  # type: ignore[assignment]
 
@@ -29,7 +29,7 @@ class GATScore(SeparableAdditive):
     """LeakyReLU(a_q·q_i + a_k·k_j), both vectors `[heads, dim]` given."""
 
     def __init__(self, a_q: Tensor, a_k: Tensor, negative_slope: float) -> None:
-        Score.__init__(self)
+        super(SeparableAdditive, self).__init__()  # past the parameters that it would draw
         self.heads, self.dim = a_q.shape
         self.a_q, self.a_k, self.negative_slope = a_q, a_k, negative_slope  # type: ignore[assignment]
 

@@ -73,7 +73,7 @@ def replace_self_loops(
         return grown
     edge_index = read_index(edge_index)
     if edge_attr is not None:
-        check_edge_attr(edge_attr, edge_index.shape[1])
+        check_edge_attr(edge_attr, edge_index.shape[1], edge_dim)
     kept = edge_index[0] != edge_index[1]
     edge_index = edge_index[:, kept]
     loops = torch.arange(num_nodes, device=edge_index.device)
@@ -90,8 +90,11 @@ def loop_features(edge_attr: Tensor, target: Tensor, fill_value: Fill, num_nodes
         return fill_value.to(edge_attr.device, edge_attr.dtype).expand(shape)
     if not isinstance(fill_value, str):
         return edge_attr.new_full(shape, fill_value)
-    if is_concrete(target) and target.numel() and int(target.max()) >= num_nodes:
-        raise ValueError(f"edge_index[1] holds {int(target.max())}; it must be from 0 to {num_nodes - 1}")
+    if is_concrete(target) and target.numel():
+        low, high = (int(end) for end in torch.aminmax(target))
+        if low < 0 or high >= num_nodes:
+            wrong = low if low < 0 else high
+            raise ValueError(f"edge_index[1] holds the target {wrong}; it must be from 0 to {num_nodes - 1}")
     reduction = REDUCTIONS[fill_value]
     start = edge_attr.new_ones(shape) if reduction == "prod" else edge_attr.new_zeros(shape)
     if reduction in ("sum", "mean"):

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnops.graph.adjacency import Adjacency, with_values
+from attnops.graph.adjacency import Adjacency, read_adjacency, with_values
 from attnops.graph.layer import AttentionLayer, Pair
 from attnops.graph.linear import Linear
 from attnops.patterns import Edges
@@ -101,7 +101,7 @@ class TransformerConv(AttentionLayer):
             linear(features).view(-1, self.heads, self.out_channels)
             for linear, features in ((self.lin_query, x_dst), (self.lin_key, x_src), (self.lin_value, x_src))
         )
-        adjacency = self.read_graph(edge_index, edge_attr, self.edge_dim)
+        adjacency = read_adjacency(edge_index, edge_attr, self.edge_dim, self.flow)
         adjacency.sizes(key.shape[0], query.shape[0])
         message, weights = self._attend(adjacency, query, key, value, isinstance(return_attention_weights, bool))
         out = self.join_heads(message)
