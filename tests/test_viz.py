@@ -149,6 +149,13 @@ def test_heads_share_one_scale_and_one_colour_bar() -> None:
     assert (shown(axes) == -torch.inf).all()
 
 
+def test_a_row_of_the_batch_of_a_bias() -> None:
+    values = torch.randn(2, 1, 3, 3)
+    for batch in range(2):
+        (axes,) = viz.draw_bias(values, 1, 3, batch_size=2, batch=batch)
+        assert torch.equal(shown(axes), values[batch, 0])
+
+
 def test_a_bias_that_needs_content_is_drawn_bound() -> None:
     bias = learned(attnops.RelativeKeys(2, dim=4, max_distance=2))
     query, key = torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4)
