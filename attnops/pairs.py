@@ -220,7 +220,8 @@ class Pairs:
             return values.unsqueeze(3)
         batch = self.batch if values.shape[0] > 1 else torch.zeros_like(self.batch)
         head = self.head if values.shape[1] > 1 else torch.zeros_like(self.head)
-        return values[batch, head, ids.clamp(min=0)] if values.shape[2] else values.new_zeros(ids.shape)
+        place = ids.clamp(min=0) if values.shape[2] > 1 else torch.zeros_like(ids)
+        return values[batch, head, place] if values.shape[2] else values.new_zeros(ids.shape)
 
 
 def as_axes(tensor: Tensor, batch_shape: tuple[int, ...], trailing: int) -> Tensor:
