@@ -180,7 +180,7 @@ class HeteroAttention(nn.Module):
             first_rows(self.edge_types, 2, query_blocks, sizes, self.softmax == "joint"),
             first_rows(self.edge_types, 0, key_blocks, sizes, self.keys == "type"),
         )  # fmt: skip
-        like = next(iter(x.values()), torch.empty(0, 0, device=joined.edge_index.device))
+        like = next(iter(x.values()), next(self.parameters()))  # for the dtype and device of nothing
         names = [name_of(kind) for kind in key_blocks] if self.keys == "type" else [name_of(r) for r in self.edge_types]
         query = self._project(self.query, [name_of(kind) for kind in query_blocks], query_blocks, x, like)
         key, value = (self._project(maps, names, key_blocks, x, like) for maps in (self.key, self.value))
@@ -213,7 +213,7 @@ class HeteroAttention(nn.Module):
     ) -> Tensor:
         """The nodes of each block through its map, one below the other: `[N, H, C]`."""
         blocks = [maps[name](x[kind]) for name, kind in zip(names, kinds, strict=True) if kind in x]
-        rows = torch.cat(blocks) if blocks else like.new_zeros(0, self.heads * self.out_channels)
+        rows = torch.cat(blocks) if blocks else like.detach().new_zeros(0, self.heads * self.out_channels)
         return rows.view(-1, self.heads, self.out_channels)
 
     def _attend(
@@ -284,7 +284,7 @@ class HeteroAttention(nn.Module):
         self, out: Tensor, blocks: Sequence[str], sizes: dict[str, int], x: dict[str, Tensor]
     ) -> dict[str, Tensor]:
         """Rows back to node types; blocks of one type (one a relation) are added."""
-        out = out.reshape(out.shape[0], -1) if self.concat else out.mean(dim=1)
+        out = out.flatten(1) if self.concat else out.mean(dim=1)
         parts = torch.split(out, [sizes[kind] for kind in blocks]) if blocks else ()
         outputs: dict[str, Tensor] = {}
         for kind, rows in zip(blocks, parts, strict=True):
