@@ -234,7 +234,7 @@ def _learns(
     query: Tensor,
     key: Tensor,
 ) -> bool:
-    """Whether a gradient may flow into bias or score: their parameters and tensors, coords, edge data, bound vectors."""
+    """Whether a gradient may flow into bias or score: parameters and tensors, coords, edge data, bound vectors."""
     owners = (*terms, score)
     if any(parameter.requires_grad for owner in owners for parameter in owner.parameters()):
         return True

@@ -7,7 +7,7 @@ so their bits do not depend on the number of threads.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -27,74 +27,98 @@ def _table(x: Tensor) -> tuple[Tensor, tuple[int, int, int]]:
     return x.as_strided((rows, x.shape[-1]), (dim, 1)), steps  # type: ignore[return-value]
 
 
+class Graph(NamedTuple):
+    """Edges in the order of their rows, and how they group by column: what a sum and its transpose need."""
+
+    row: Tensor  # [E], ascending
+    column: Tensor  # [E]
+    pointer: Tensor  # [R + 1]
+    column_pointer: Tensor  # [C + 1]
+    column_order: Tensor  # [E], the edges by column
+    column_place: Tensor  # [E], the inverse of column_order
+
+    def turned(self) -> Graph:
+        """The same edges in the order of their columns, rows and columns exchanged."""
+        order = self.column_order
+        return Graph(self.column[order], self.row[order], self.column_pointer, self.pointer, self.column_place, order)
+
+
 # ---------------------------------------------------------------------------------------------------------- gather_sum
 @torch.library.custom_op("attnops::gather_sum", mutates_args=())
 def gather_sum(
     weights: Tensor | None,
     x: Tensor,
+    row: Tensor,
+    column: Tensor,
     pointer: Tensor,
-    index: Tensor,
+    column_pointer: Tensor,
+    column_order: Tensor,
+    column_place: Tensor,
     heads: int,
-    other_pointer: Tensor,
-    other_order: Tensor,
 ) -> Tensor:
-    """`out[b, h, r] = Σ_e weights[b, h, e] · x[b, h // group, index[e]]` over the edges e of row r.
+    """`out[b, h, r] = Σ_e weights[b, h, e] · x[b, h // group, column[e]]` over the edges e of row r.
 
-    `weights [B, H, E]` (None: 1), `x [B, Hx, N, D]`; `other_pointer`, `other_order` group the same edges by `index`,
-    for the backward.
+    `weights [B, H, E]` (None: 1), `x [B, Hx, C, D]`; the edges are a `Graph`, field by field.
     """
     batch, groups, _, dim = x.shape
-    num_edges, num_rows = index.shape[0], pointer.shape[0] - 1
-    out = x.new_zeros(batch, heads, num_rows, dim)
-    if num_edges == 0 or out.numel() == 0:
-        return out
+    num_edges, num_rows = column.shape[0], pointer.shape[0] - 1
+    if num_edges == 0 or batch * heads * num_rows * dim == 0:
+        return x.new_zeros(batch, heads, num_rows, dim)
     table, (step_b, step_h, step_n) = _table(x)
-    rows = index.long() * step_n
+    entries = column * step_n
     members = [b * step_b + h // (heads // groups) * step_h for b in range(batch) for h in range(heads)]
-    flat_out = out.view(batch * heads, num_rows, dim)
-    flat_weights = None if weights is None else weights.reshape(batch * heads, num_edges)
+    scale = None if weights is None else weights.reshape(batch * heads, num_edges)
     at_once = max(1, ENTRIES // num_edges)
+    parts = []
     for start in range(0, len(members), at_once):
-        part = torch.tensor(members[start : start + at_once], device=x.device)
-        entries = (part.unsqueeze(1) + rows).flatten()
-        starts = (torch.arange(len(part), device=x.device).unsqueeze(1) * num_edges + pointer[:-1]).flatten()
-        scale = None if flat_weights is None else flat_weights[start : start + at_once].flatten()
-        sums = F.embedding_bag(entries, table, starts, mode="sum", per_sample_weights=scale)
-        flat_out[start : start + at_once] = sums.view(len(part), num_rows, dim)
-    return out
+        part = torch.tensor(members[start : start + at_once], device=x.device).unsqueeze(1)
+        firsts = torch.arange(0, part.shape[0] * num_edges, num_edges, device=x.device).unsqueeze(1)
+        bags = F.embedding_bag(
+            (part + entries).flatten(),
+            table,
+            (firsts + pointer[:-1]).flatten(),
+            mode="sum",
+            per_sample_weights=None if scale is None else scale[start : start + at_once].flatten(),
+        )
+        parts.append(bags)
+    return (parts[0] if len(parts) == 1 else torch.cat(parts)).view(batch, heads, num_rows, dim)
 
 
 @gather_sum.register_fake
 def _(
     weights: Tensor | None,
     x: Tensor,
+    row: Tensor,
+    column: Tensor,
     pointer: Tensor,
-    index: Tensor,
+    column_pointer: Tensor,
+    column_order: Tensor,
+    column_place: Tensor,
     heads: int,
-    other_pointer: Tensor,
-    other_order: Tensor,
 ) -> Tensor:
     return x.new_empty(x.shape[0], heads, pointer.shape[0] - 1, x.shape[3])
 
 
 def _gather_sum_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    weights, x, pointer, index, heads, other_pointer, other_order = inputs
-    ctx.save_for_backward(weights, x, pointer, index, other_pointer, other_order)
-    ctx.heads = heads
+    ctx.save_for_backward(*inputs[:-1])
+    ctx.heads = inputs[-1]
 
 
 def _gather_sum_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    weights, x, pointer, index, other_pointer, other_order = ctx.saved_tensors
-    row = rows_of(pointer, index.shape[0])
-    order = torch.argsort(other_order)
-    dweights = dx = None
-    if ctx.needs_input_grad[0]:
-        dweights = edge_dot(grad, x, row, index, pointer, other_pointer, other_order)
+    weights, x, *fields = ctx.saved_tensors
+    graph = Graph(*fields)
+    dweights = edge_dot(grad, x, *graph) if ctx.needs_input_grad[0] else None
+    dx = None
     if ctx.needs_input_grad[1]:
-        turned = None if weights is None else weights[:, :, other_order]
-        dx = gather_sum(turned, grad, other_pointer, row[other_order], ctx.heads, pointer, order)
-        dx = dx.view(x.shape[0], x.shape[1], -1, *dx.shape[2:]).sum(2) if x.shape[1] != ctx.heads else dx
-    return dweights, dx, None, None, None, None, None
+        turned = None if weights is None else weights[:, :, graph.column_order]
+        dx = _over_group(gather_sum(turned, grad, *graph.turned(), ctx.heads), x.shape[1])
+    return (dweights, dx, *(None for _ in range(7)))
+
+
+def _over_group(grad: Tensor, groups: int) -> Tensor:
+    """The gradient of a key head: the sum over the query heads that read it."""
+    batch, heads, rows, dim = grad.shape
+    return grad if heads == groups else grad.view(batch, groups, heads // groups, rows, dim).sum(2)
 
 
 gather_sum.register_autograd(_gather_sum_backward, setup_context=_gather_sum_save)
@@ -108,24 +132,24 @@ def edge_dot(
     row: Tensor,
     column: Tensor,
     pointer: Tensor,
-    other_pointer: Tensor,
-    other_order: Tensor,
+    column_pointer: Tensor,
+    column_order: Tensor,
+    column_place: Tensor,
 ) -> Tensor:
-    """`out[b, h, e] = left[b, h, row[e]] · right[b, h // group, column[e]]`, `row` ascending."""
+    """`out[b, h, e] = left[b, h, row[e]] · right[b, h // group, column[e]]`; the edges are a `Graph`, by field."""
     batch, heads, _, dim = left.shape
     groups, num_edges = right.shape[1], row.shape[0]
-    out = left.new_zeros(batch, num_edges, heads)
-    if num_edges == 0 or dim == 0:
-        return out.transpose(1, 2).contiguous()
-    chunk = max(1, CHUNK // (heads * dim))
-    for b in range(batch):
-        lefts, rights = _wide_rows(left[b]), _wide_rows(right[b])
-        for start in range(0, num_edges, chunk):
-            stop = min(num_edges, start + chunk)
-            i = lefts.index_select(0, row[start:stop]).view(stop - start, groups, heads // groups, dim)
-            j = rights.index_select(0, column[start:stop]).view(stop - start, groups, 1, dim)
-            torch.sum(i.mul_(j), -1, out=out[b, start:stop].view(stop - start, groups, heads // groups))
-    return out.transpose(1, 2).contiguous()
+    out = left.new_zeros(batch, num_edges, groups, heads // groups)
+    if num_edges and dim:
+        chunk = max(1, CHUNK // (heads * dim))
+        for b in range(batch):
+            lefts, rights = _wide_rows(left[b]), _wide_rows(right[b])
+            for start in range(0, num_edges, chunk):
+                edges = slice(start, min(num_edges, start + chunk))
+                i = lefts.index_select(0, row[edges]).view(-1, groups, heads // groups, dim)
+                j = rights.index_select(0, column[edges]).view(-1, groups, 1, dim)
+                torch.sum(i.mul_(j), -1, out=out[b, edges])
+    return out.view(batch, num_edges, heads).transpose(1, 2).contiguous()
 
 
 def _wide_rows(x: Tensor) -> Tensor:
@@ -140,8 +164,9 @@ def _(
     row: Tensor,
     column: Tensor,
     pointer: Tensor,
-    other_pointer: Tensor,
-    other_order: Tensor,
+    column_pointer: Tensor,
+    column_order: Tensor,
+    column_place: Tensor,
 ) -> Tensor:
     return left.new_empty(left.shape[0], left.shape[1], row.shape[0])
 
@@ -151,17 +176,14 @@ def _edge_dot_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 
 
 def _edge_dot_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    left, right, row, column, pointer, other_pointer, other_order = ctx.saved_tensors
-    heads = left.shape[1]
-    dleft = dright = None
-    if ctx.needs_input_grad[0]:
-        dleft = gather_sum(grad, right, pointer, column, heads, other_pointer, other_order)
+    left, right, *fields = ctx.saved_tensors
+    graph, heads = Graph(*fields), left.shape[1]
+    dleft = gather_sum(grad, right, *graph, heads) if ctx.needs_input_grad[0] else None
+    dright = None
     if ctx.needs_input_grad[1]:
-        order = torch.argsort(other_order)
-        dright = gather_sum(grad[:, :, other_order], left, other_pointer, row[other_order], heads, pointer, order)
-        if right.shape[1] != heads:
-            dright = dright.view(right.shape[0], right.shape[1], -1, *dright.shape[2:]).sum(2)
-    return dleft, dright, None, None, None, None, None
+        turned = grad[:, :, graph.column_order]
+        dright = _over_group(gather_sum(turned, left, *graph.turned(), heads), right.shape[1])
+    return (dleft, dright, *(None for _ in range(6)))
 
 
 edge_dot.register_autograd(_edge_dot_backward, setup_context=_edge_dot_save)
@@ -169,39 +191,35 @@ edge_dot.register_autograd(_edge_dot_backward, setup_context=_edge_dot_save)
 
 # --------------------------------------------------------------------------------------------------------- gather_rows
 @torch.library.custom_op("attnops::gather_rows", mutates_args=())
-def gather_rows(x: Tensor, index: Tensor, pointer: Tensor, order: Tensor) -> Tensor:
-    """`out[b, h, e] = x[b, h, index[e]]`; `pointer`, `order` group the edges by `index`, for the backward."""
+def gather_rows(x: Tensor, index: Tensor, pointer: Tensor, order: Tensor, place: Tensor) -> Tensor:
+    """`out[b, h, e] = x[b, h, index[e]]`; `pointer`, `order`, `place` group the edges by `index`, for the backward."""
     batch, heads, _, dim = x.shape
-    rows = torch.stack([_wide_rows(x[b]).index_select(0, index) for b in range(batch)]) if batch else x.new_zeros(0)
-    return rows.view(batch, index.shape[0], heads, dim).transpose(1, 2)
+    out = x.new_empty(batch, index.shape[0], heads * dim)
+    for b in range(batch):
+        torch.index_select(_wide_rows(x[b]), 0, index, out=out[b])
+    return out.view(batch, index.shape[0], heads, dim).transpose(1, 2)
 
 
 @gather_rows.register_fake
-def _(x: Tensor, index: Tensor, pointer: Tensor, order: Tensor) -> Tensor:
+def _(x: Tensor, index: Tensor, pointer: Tensor, order: Tensor, place: Tensor) -> Tensor:
     return x.new_empty(x.shape[0], index.shape[0], x.shape[1], x.shape[3]).transpose(1, 2)
 
 
 def _gather_rows_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, index, pointer, order = inputs
-    ctx.save_for_backward(index, pointer, order)
+    ctx.save_for_backward(*inputs[1:])
 
 
 def _gather_rows_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    index, pointer, order = ctx.saved_tensors
+    index, pointer, order, place = ctx.saved_tensors
     each = torch.arange(index.shape[0] + 1, device=index.device)
-    back = torch.argsort(order)
-    return gather_sum(None, grad, pointer, order, grad.shape[1], each, back), None, None, None
+    back = gather_sum(None, grad, index[order], order, pointer, each, place, order, grad.shape[1])
+    return back, None, None, None, None
 
 
 gather_rows.register_autograd(_gather_rows_backward, setup_context=_gather_rows_save)
 
 
 # ----------------------------------------------------------------------------------------------------- segment_softmax
-def rows_of(pointer: Tensor, num_edges: int) -> Tensor:
-    """The row of each edge, from the pointer."""
-    return torch.repeat_interleave(pointer.diff(), output_size=num_edges)
-
-
 def _torch_reduce(flat: Tensor, pointer: Tensor, how: str) -> Tensor:
     return torch.segment_reduce(flat, how, offsets=pointer, unsafe=True, initial=float("-inf") if how == "max" else 0.0)
 

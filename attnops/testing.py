@@ -138,7 +138,7 @@ def check_score(
 # --------------------------------------------------------------------------------------------------- what is compared
 def _check_lowerings(scene: Scene, bound: Callable[[], Callable[[Pairs], Tensor]]) -> None:
     """Every form gives what the whole grid gives, and its gradients."""
-    edges, csr = scene.edges, scene.edges.by_target()
+    edges, csr = scene.edges, scene.edges.sorted()
     rows, columns, at = edges.num_queries, edges.num_keys, torch.arange(edges.num_edges)
 
     def whole(pairs: Pairs) -> Tensor:

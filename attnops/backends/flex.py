@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -81,21 +82,26 @@ class Flex:
         return Result(out)
 
 
-def _pair(call: Call, batch: Tensor, head: Tensor, query: Tensor, key: Tensor, ids: Tensor | None) -> Pairs:
-    edges = call.pattern.edges
-    return Pairs.single(
-        call.coords,
-        call.batch_shape,
-        call.query.shape[1],
-        batch,
-        head,
-        query,
-        key,
-        dtype=call.compute_dtype,
-        device=call.query.device,
-        edge_data=None if edges is None else edges.data,
-        edge_ids=None if ids is None else ids[query, key],
-    )
+def _pair_of(call: Call, ids: Tensor | None) -> Callable[[Tensor, Tensor, Tensor, Tensor], Pairs]:
+    """The pair at four indices; made outside the mods, so that tracing them captures no query."""
+    heads, device, edges = call.query.shape[1], call.query.device, call.pattern.edges
+
+    def pair(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Pairs:
+        return Pairs.single(
+            call.coords,
+            call.batch_shape,
+            heads,
+            batch,
+            head,
+            query,
+            key,
+            dtype=call.compute_dtype,
+            device=device,
+            edge_data=None if edges is None else edges.data,
+            edge_ids=None if ids is None else ids[query, key],
+        )
+
+    return pair
 
 
 def _score_mod(call: Call, ids: Tensor | None) -> Any:
@@ -103,12 +109,13 @@ def _score_mod(call: Call, ids: Tensor | None) -> Any:
     bias = call.bias
     if cap is None and bias is None:
         return None
+    pair_of = _pair_of(call, ids)
 
     def score_mod(score: Tensor, batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
         if cap is not None:
             score = cap(score)
         if bias is not None:
-            score = score + bias(_pair(call, batch, head, query, key, ids))
+            score = score + bias(pair_of(batch, head, query, key))
         return score
 
     return score_mod
@@ -119,9 +126,10 @@ def _block_mask(call: Call, ids: Tensor | None) -> Any:
 
     if not lowering.forbids(call):
         return None
+    pair_of = _pair_of(call, ids)
 
     def mask_mod(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        pair = _pair(call, batch, head, query, key, ids)
+        pair = pair_of(batch, head, query, key)
         if ids is None:
             return call.pattern.allows(pair)
         assert pair.edge.ids is not None

@@ -11,7 +11,7 @@ from attnops.pairs import Pairs
 from attnops.patterns.edges import Sorted
 from attnops.problem import Call, Estimate, NotFiniteError, Problem, Result
 from attnops.scores.dot import DotProduct
-from attnops.segments import edge_dot, gather_rows, gather_sum, segment_softmax
+from attnops.segments import Graph, edge_dot, gather_rows, gather_sum, segment_softmax
 
 
 class Scatter:
@@ -39,15 +39,14 @@ class Scatter:
     def run(self, call: Call) -> Result:
         edges = call.pattern.edges
         assert edges is not None
-        csr, csc = edges.by_target(), edges.by_source()
-        # the edges in the order of their targets, as both ends see them
-        by_source = torch.argsort(csr.order)[csc.order]
+        csr = edges.sorted()
+        graph = Graph(csr.target, csr.source, csr.pointer, csr.source_pointer, csr.source_order, csr.source_place)
         pairs = Pairs.listed(
             call.coords,
             call.batch_shape,
             call.query.shape[1],
-            csr.row,
-            csr.other,
+            csr.target,
+            csr.source,
             dtype=call.compute_dtype,
             device=call.query.device,
             edge_data=edges.data,
@@ -59,31 +58,29 @@ class Scatter:
         bias = None if call.bias is None else call.bias(pairs).to(call.compute_dtype)
         query, key, value = _clean(call, csr, allowed, bias)
         query, key, value = (x.to(call.compute_dtype) for x in (query, key, value))
-        logits = _score(call, pairs, query, key, csr, csc.pointer, by_source)
+        logits = _score(call, pairs, query, key, graph)
         if bias is not None:
             logits = logits + bias
         if allowed is not None:
             logits = torch.where(allowed, logits, float("-inf"))
-        weights, lse = segment_softmax(logits, csr.pointer, csr.row)
+        weights, lse = segment_softmax(logits, csr.pointer, csr.target)
         if call.dropout > 0:
             weights = F.dropout(weights, call.dropout)
-        out = gather_sum(weights, value, csr.pointer, csr.other, query.shape[1], csc.pointer, by_source)
+        out = gather_sum(weights, value, *graph, query.shape[1])
         if call.problem.weights:
-            weights = weights[:, :, torch.argsort(csr.order)]
+            weights = weights[:, :, csr.place]
         return Result(out.to(call.query.dtype), lse, weights)
 
 
-def _score(
-    call: Call, pairs: Pairs, query: Tensor, key: Tensor, csr: Sorted, source_pointer: Tensor, by_source: Tensor
-) -> Tensor:
+def _score(call: Call, pairs: Pairs, query: Tensor, key: Tensor, graph: Graph) -> Tensor:
     if isinstance(call.score, DotProduct):
-        dots = edge_dot(query, key, csr.row, csr.other, csr.pointer, source_pointer, by_source)
+        dots = edge_dot(query, key, *graph)
         return call.score.cap(dots * call.scale)
     heads = query.shape[1]
     query, key, score = call.score.bind(query, key)
-    in_order = torch.arange(csr.order.shape[0], device=query.device)
-    rows = gather_rows(query, csr.row, csr.pointer, in_order)
-    columns = gather_rows(key, csr.other, source_pointer, by_source)
+    in_order = torch.arange(graph.row.shape[0], device=query.device)
+    rows = gather_rows(query, graph.row, graph.pointer, in_order, in_order)
+    columns = gather_rows(key, graph.column, graph.column_pointer, graph.column_order, graph.column_place)
     logits: Tensor = score(rows, lowering.per_head(columns, heads), pairs)
     return logits.expand(pairs.shape)
 
@@ -99,10 +96,10 @@ def _clean(call: Call, csr: Sorted, allowed: Tensor | None, bias: Tensor | None)
     joined = torch.ones((1, 1, 1), dtype=torch.bool, device=key.device) if allowed is None else allowed
     if bias is not None:
         joined = joined & (bias.detach() != float("-inf"))
-    joined = joined.expand(*joined.shape[:2], csr.row.shape[0]).to(torch.float32)
-    attended = _any(joined, csr.other, key.shape[2], key.shape[1])
+    joined = joined.expand(*joined.shape[:2], csr.target.shape[0]).to(torch.float32)
+    attended = _any(joined, csr.source, key.shape[2], key.shape[1])
     key, value = torch.where(attended, key, 0), torch.where(attended, value, 0)
-    query = torch.where(_any(joined, csr.row, query.shape[2], query.shape[1]), query, 0)
+    query = torch.where(_any(joined, csr.target, query.shape[2], query.shape[1]), query, 0)
     if not opaque and not lowering.all_finite(key, value):
         raise NotFiniteError(
             "backend 'scatter' met keys or values that are not finite on an allowed edge, beside forbidden ones"

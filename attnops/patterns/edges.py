@@ -15,19 +15,37 @@ from attnops.patterns.base import Pattern, Ranges, unite_ranges
 
 
 class Sorted(NamedTuple):
-    """An edge list grouped by one end (CSR): rows `pointer[r] … pointer[r+1]` of `order` are the edges of row r."""
+    """An edge list in the order of its targets (CSR), and how its sources group in that order (its transpose)."""
 
-    pointer: Tensor  # [N + 1], int64
-    order: Tensor  # [E], edge ids, stable
-    row: Tensor  # [E], the end that is grouped by, ascending
-    other: Tensor  # [E], the other end, in that order
+    pointer: Tensor  # [Nq + 1]: places pointer[i] … pointer[i+1] hold the edges of target i
+    order: Tensor  # [E]: the caller's edge at each place; stable
+    place: Tensor  # [E]: the place of each of the caller's edges
+    target: Tensor  # [E]: the target at each place, ascending
+    source: Tensor  # [E]: the source at each place
+    source_pointer: Tensor  # [Nk + 1]: source_order[source_pointer[j] …] are the places whose source is j
+    source_order: Tensor  # [E]
+    source_place: Tensor  # [E]: the inverse of source_order
 
 
-def sort_edges(row: Tensor, other: Tensor, num_rows: int) -> Sorted:
-    """Group edges by `row`, keeping the caller's order inside a row."""
-    ascending, order = torch.sort(row, stable=True)
-    pointer = torch.searchsorted(ascending, torch.arange(num_rows + 1, device=row.device, dtype=row.dtype))
-    return Sorted(pointer, order, ascending, other[order])
+def sort_edges(source: Tensor, target: Tensor, num_queries: int, num_keys: int) -> Sorted:
+    """Group edges by target, and the result by source, keeping order inside a group."""
+    target, order = torch.sort(target.long(), stable=True)
+    source = source.long()[order]
+    ascending, source_order = torch.sort(source, stable=True)
+    return Sorted(
+        pointer=torch.searchsorted(target, torch.arange(num_queries + 1, device=target.device)),
+        order=order,
+        place=_inverse(order),
+        target=target,
+        source=source,
+        source_pointer=torch.searchsorted(ascending, torch.arange(num_keys + 1, device=source.device)),
+        source_order=source_order,
+        source_place=_inverse(source_order),
+    )
+
+
+def _inverse(order: Tensor) -> Tensor:
+    return torch.empty_like(order).index_copy(0, order, torch.arange(order.shape[0], device=order.device))
 
 
 class Edges(Pattern):
@@ -66,8 +84,7 @@ class Edges(Pattern):
         self.num_queries, self.num_keys = num_queries, num_keys
         self.num_edges = edge_index.shape[1]
         self._bounds: dict[str, tuple[float, float]] = {}
-        self._csr: Sorted | None = None
-        self._csc: Sorted | None = None
+        self._sorted: Sorted | None = None
         self._unique: bool | None = None
         if is_concrete(edge_index):
             self.edge_index = edge_index.clone(memory_format=torch.contiguous_format)
@@ -127,23 +144,14 @@ class Edges(Pattern):
     def filter(self) -> None:
         return None
 
-    def by_target(self) -> Sorted:
-        """Edges grouped by target (CSR)."""
-        if self._csr is not None:
-            return self._csr
-        csr = sort_edges(self.target, self.source, self.num_queries)
+    def sorted(self) -> Sorted:
+        """The edges in the order of their targets; kept once computed, where indices can be read."""
+        if self._sorted is not None:
+            return self._sorted
+        grouped = sort_edges(self.source, self.target, self.num_queries, self.num_keys)
         if is_concrete(self.edge_index):
-            self._csr = csr
-        return csr
-
-    def by_source(self) -> Sorted:
-        """Edges grouped by source (the CSR of the reversed graph)."""
-        if self._csc is not None:
-            return self._csc
-        csc = sort_edges(self.source, self.target, self.num_keys)
-        if is_concrete(self.edge_index):
-            self._csc = csc
-        return csc
+            self._sorted = grouped
+        return grouped
 
     @property
     def unique(self) -> bool | None:
@@ -174,9 +182,9 @@ class Edges(Pattern):
         names = torch.arange(self.num_edges, device=self.edge_index.device)
         rows = self.num_queries
         if not whole and isinstance(queries, slice) and is_concrete(self.edge_index):
-            csr = self.by_target()
+            csr = self.sorted()
             begin, end = int(csr.pointer[queries.start]), int(csr.pointer[queries.stop])
-            names, target, source = csr.order[begin:end], csr.row[begin:end], csr.other[begin:end]
+            names, target, source = csr.order[begin:end], csr.target[begin:end], csr.source[begin:end]
             first, rows, whole = queries.start, queries.stop - queries.start, True
         ids = torch.full((rows, self.num_keys), -1, dtype=torch.long, device=self.edge_index.device)
         ids = ids.index_put((target.long() - first, source.long()), names)
@@ -185,8 +193,8 @@ class Edges(Pattern):
     def key_ranges(self, coords: tuple[Coords, Coords], queries: slice, num_keys: int) -> Ranges:
         if not is_concrete(self.edge_index):
             return [(0, num_keys)]
-        csr = self.by_target()
-        reached = csr.other[int(csr.pointer[queries.start]) : int(csr.pointer[queries.stop])]
+        csr = self.sorted()
+        reached = csr.source[int(csr.pointer[queries.start]) : int(csr.pointer[queries.stop])]
         blocks = torch.unique(reached // 128).tolist()
         return unite_ranges([], [(block * 128, min(num_keys, block * 128 + 128)) for block in blocks])
 
