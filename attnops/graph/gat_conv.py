@@ -119,9 +119,10 @@ class GATConv(AttentionLayer):
         right: Tensor | None = None
         if x_dst is not None:
             right = left if self.lin is not None and x_dst is x_src else self._project(self.lin or self.lin_dst, x_dst)
+        kept: Tensor | None = None
         if loops_wanted(self.add_self_loops, self.loops_asked, one_set):
-            num_nodes = left.shape[0]
-            edge_index, edge_attr = replace_self_loops(edge_index, edge_attr, self.fill_value, num_nodes, self.edge_dim)
+            loops = replace_self_loops(edge_index, edge_attr, self.fill_value, left.shape[0], self.edge_dim)
+            edge_index, edge_attr, kept = loops
         adjacency = read_adjacency(edge_index, edge_attr, self.edge_dim, self.flow)
         if size is not None:
             check_size(size, left, right)
@@ -129,7 +130,7 @@ class GATConv(AttentionLayer):
             count = size[1] if size is not None else adjacency.num_targets
             right = left.new_zeros(1, *left.shape[1:]).expand(left.shape[0] if count is None else count, -1, -1)
         adjacency.sizes(left.shape[0], right.shape[0])
-        out, weights = self._attend(adjacency, right, left, bool(return_attention_weights))
+        out, weights = self._attend(adjacency, right, left, kept, bool(return_attention_weights))
         out = self.join_heads(out)
         if self.res is not None and x_dst is not None:
             out = out + self.res(x_dst)
@@ -143,14 +144,16 @@ class GATConv(AttentionLayer):
         return rows.view(-1, self.heads, self.out_channels)
 
     def _attend(
-        self, adjacency: Adjacency, query: Tensor, key: Tensor, return_weights: bool
+        self, adjacency: Adjacency, query: Tensor, key: Tensor, kept: Tensor | None, return_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
         of_query, of_key = self.att_dst[0], self.att_src[0]
         if adjacency.attr is None or self.lin_edge is None:
-            score = GATScore(of_query, of_key, self.negative_slope)
-            return self.attend_over(adjacency.edge_index, query, key, key, score, return_weights)
-        score, term = GATEdgeScore(of_query, of_key, self.negative_slope), self._edge_term(adjacency.attr)
-        return self.attend_over(adjacency.edge_index, query, key, key, score, return_weights, term)
+            score, term = GATScore(of_query, of_key, self.negative_slope), None
+        else:
+            score, term = GATEdgeScore(of_query, of_key, self.negative_slope), self._edge_term(adjacency.attr)
+        return self.attend_over(
+            adjacency.edge_index, query, key, key, return_weights, score=score, projected=term, kept=kept
+        )
 
     def _edge_term(self, edge_attr: Tensor) -> Tensor:
         """a_edge·W_e e_ij, `[E, H]`, with a_edgeᵀ W_e summed first, so that nothing is `[E, H, C]`."""

@@ -110,12 +110,13 @@ class GATv2Conv(AttentionLayer):
         left = self.lin_l(x_l).view(-1, self.heads, self.out_channels)
         shared = self.share_weights and x_r is x_l
         right = left if shared else self.lin_r(x_r).view(-1, self.heads, self.out_channels)
+        kept: Tensor | None = None
         if loops_wanted(self.add_self_loops, self.loops_asked, one_set):
-            num_nodes = left.shape[0]
-            edge_index, edge_attr = replace_self_loops(edge_index, edge_attr, self.fill_value, num_nodes, self.edge_dim)
+            loops = replace_self_loops(edge_index, edge_attr, self.fill_value, left.shape[0], self.edge_dim)
+            edge_index, edge_attr, kept = loops
         adjacency = read_adjacency(edge_index, edge_attr, self.edge_dim, self.flow)
         adjacency.sizes(left.shape[0], right.shape[0])
-        out, weights = self._attend(adjacency, right, left, bool(return_attention_weights))
+        out, weights = self._attend(adjacency, right, left, kept, bool(return_attention_weights))
         out = self.join_heads(out)
         if self.res is not None:
             out = out + self.res(x_r)
@@ -124,13 +125,13 @@ class GATv2Conv(AttentionLayer):
         return out if weights is None else self.with_weights(out, adjacency, weights)
 
     def _attend(
-        self, adjacency: Adjacency, query: Tensor, key: Tensor, return_weights: bool
+        self, adjacency: Adjacency, query: Tensor, key: Tensor, kept: Tensor | None, return_weights: bool
     ) -> tuple[Tensor, Tensor | None]:
-        if adjacency.attr is None:
-            score = GATv2Score(self.att[0], self.negative_slope)
-            return self.attend_over(adjacency.edge_index, query, key, key, score, return_weights)
-        if self.lin_edge is None:
-            raise ValueError("edge_attr was given, but the layer has edge_dim=None")
-        score = GATv2EdgeScore(self.att[0], self.negative_slope)
-        projected = self.lin_edge(adjacency.attr)
-        return self.attend_over(adjacency.edge_index, query, key, key, score, return_weights, projected)
+        score, projected = GATv2Score(self.att[0], self.negative_slope), None
+        if adjacency.attr is not None:
+            if self.lin_edge is None:
+                raise ValueError("edge_attr was given, but the layer has edge_dim=None")
+            score, projected = GATv2EdgeScore(self.att[0], self.negative_slope), self.lin_edge(adjacency.attr)
+        return self.attend_over(
+            adjacency.edge_index, query, key, key, return_weights, score=score, projected=projected, kept=kept
+        )

@@ -75,14 +75,17 @@ class AttentionLayer(nn.Module):
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        score: Score | None,
         return_weights: bool,
+        *,
+        score: Score | None = None,
         projected: Tensor | None = None,
+        kept: Tensor | None = None,
         dropout: float | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attention with `[N, H, C]` on both sides: `[num_targets, H, C]`, and the weights `[E, H]` where asked for.
 
-        `projected` are edge data of that name, which the scores of this package read.
+        `projected` are edge data of that name, which the scores of this package read; an edge that is not `kept` is
+        forbidden.
         """
         data = {} if projected is None else {"projected": projected}
         edges = Edges(edge_index, query.shape[0], key.shape[0], **data)
@@ -93,6 +96,7 @@ class AttentionLayer(nn.Module):
             key.transpose(0, 1),
             value.transpose(0, 1),
             pattern=edges,
+            bias=None if kept is None else torch.where(kept, 0.0, float("-inf")).to(query.dtype),
             score=score,
             dropout=dropout,
             return_weights=return_weights,
@@ -103,9 +107,9 @@ class AttentionLayer(nn.Module):
         else:
             out, weights = result.transpose(0, 1), None
         if self.aggr == "mean":
-            entering = torch.zeros(query.shape[0], dtype=out.dtype, device=out.device)
-            entering = entering.index_add(0, edges.target, entering.new_ones(edges.num_edges)).clamp(min=1)
-            out = out / entering.view(-1, 1, 1)
+            used = out.new_ones(edges.num_edges) if kept is None else kept.to(out.dtype)
+            entering = out.new_zeros(query.shape[0]).index_add(0, edges.target, used)
+            out = out / entering.clamp(min=1).view(-1, 1, 1)
         return out, weights
 
     def join_heads(self, out: Tensor) -> Tensor:

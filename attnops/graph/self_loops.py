@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -44,10 +44,21 @@ def loops_wanted(add_self_loops: bool, asked: bool, one_set: bool) -> bool:
     return add_self_loops and one_set
 
 
+class Loops(NamedTuple):
+    """Edges whose self-loops were replaced."""
+
+    edge_index: Any
+    edge_attr: Tensor | None
+    kept: Tensor | None  # bool [E]: False where an edge is listed but not used; None where all are
+
+
 def replace_self_loops(
     edge_index: Any, edge_attr: Tensor | None, fill_value: Fill, num_nodes: int, edge_dim: int | None
-) -> tuple[Any, Tensor | None]:
+) -> Loops:
     """The edges without their self-loops, then one loop a node, 0 … num_nodes-1; in the form they came in.
+
+    In a traced function the count of edges must not depend on their values: there the loops that were given stay listed
+    and are marked as not kept.
 
     Args:
         fill_value: features of a loop: a number, a tensor `[F]`, or "mean", "add", "min", "max", "mul" over the edges
@@ -64,44 +75,49 @@ def replace_self_loops(
             raise UnsupportedError("add_self_loops with edge_dim takes no SparseTensor; add the loops to it beforehand")
         from torch_sparse import set_diag  # type: ignore[import-not-found, unused-ignore]
 
-        return set_diag(edge_index), edge_attr
+        return Loops(set_diag(edge_index), edge_attr, None)
     if is_sparse(edge_index) or is_edge_index(edge_index):
         from torch_geometric.utils import add_self_loops, remove_self_loops
 
         edge_index, edge_attr = remove_self_loops(edge_index, edge_attr)
-        grown: tuple[Any, Tensor | None] = add_self_loops(edge_index, edge_attr, fill_value, num_nodes)
-        return grown
+        edge_index, edge_attr = add_self_loops(edge_index, edge_attr, fill_value, num_nodes)
+        return Loops(edge_index, edge_attr, None)
     edge_index = read_index(edge_index)
     if edge_attr is not None:
         check_edge_attr(edge_attr, edge_index.shape[1], edge_dim)
     kept = edge_index[0] != edge_index[1]
-    edge_index = edge_index[:, kept]
+    if is_concrete(edge_index):
+        edge_index, edge_attr = edge_index[:, kept], None if edge_attr is None else edge_attr[kept]
+        counted, kept = edge_index[1], None
+    else:  # what is not kept is counted at one more node, which is then left out
+        counted = torch.where(kept, edge_index[1].clamp(0, num_nodes), num_nodes)
+        kept = torch.cat([kept, kept.new_ones(num_nodes)])
     loops = torch.arange(num_nodes, device=edge_index.device)
     if edge_attr is not None:
-        edge_attr = edge_attr[kept]
-        edge_attr = torch.cat([edge_attr, loop_features(edge_attr, edge_index[1], fill_value, num_nodes)])
-    return torch.cat([edge_index, loops.expand(2, -1)], dim=1), edge_attr
+        edge_attr = torch.cat([edge_attr, loop_features(edge_attr, counted, fill_value, num_nodes)])
+    return Loops(torch.cat([edge_index, loops.expand(2, -1)], dim=1), edge_attr, kept)
 
 
 def loop_features(edge_attr: Tensor, target: Tensor, fill_value: Fill, num_nodes: int) -> Tensor:
-    """`[num_nodes, F]`: what each loop carries."""
-    shape = (num_nodes, *edge_attr.shape[1:])
+    """`[num_nodes, F]`: what each loop carries, from the edges that enter its node; a target `num_nodes` is none."""
     if isinstance(fill_value, Tensor):
-        return fill_value.to(edge_attr.device, edge_attr.dtype).expand(shape)
+        return fill_value.to(edge_attr.device, edge_attr.dtype).expand(num_nodes, *edge_attr.shape[1:])
     if not isinstance(fill_value, str):
-        return edge_attr.new_full(shape, fill_value)
-    if is_concrete(target) and target.numel():
+        return edge_attr.new_full((num_nodes, *edge_attr.shape[1:]), fill_value)
+    if is_concrete(target):
+        check_targets(target, num_nodes)
+    reduction = REDUCTIONS[fill_value]
+    index = target.long().view(-1, *[1] * (edge_attr.ndim - 1)).expand_as(edge_attr)
+    start = edge_attr.new_zeros(num_nodes + 1, *edge_attr.shape[1:])
+    if reduction == "prod":  # of no edge it is 1
+        return (start + 1).scatter_reduce(0, index, edge_attr, "prod")[:num_nodes]
+    return start.scatter_reduce(0, index, edge_attr, reduction, include_self=False)[:num_nodes]
+
+
+def check_targets(target: Tensor, num_nodes: int) -> None:
+    """Raise `ValueError` where an edge enters a node that is not there."""
+    if target.numel():
         low, high = (int(end) for end in torch.aminmax(target))
         if low < 0 or high >= num_nodes:
             wrong = low if low < 0 else high
             raise ValueError(f"edge_index[1] holds the target {wrong}; it must be from 0 to {num_nodes - 1}")
-    reduction = REDUCTIONS[fill_value]
-    start = edge_attr.new_ones(shape) if reduction == "prod" else edge_attr.new_zeros(shape)
-    if reduction in ("sum", "mean"):
-        total = start.index_add(0, target, edge_attr)
-        if reduction == "sum":
-            return total
-        count = torch.bincount(target, minlength=num_nodes).clamp(min=1).to(total.dtype)
-        return total / count.view(-1, *[1] * (total.ndim - 1))
-    index = target.long().view(-1, *[1] * (edge_attr.ndim - 1)).expand_as(edge_attr)
-    return start.scatter_reduce(0, index, edge_attr, reduction, include_self=reduction == "prod")

@@ -128,9 +128,9 @@ class TransformerConv(AttentionLayer):
             key, value = (rows.index_select(0, edges.source) + vectors for rows in (key, value))
             edge_index = torch.stack([torch.arange(edges.num_edges, device=edge_index.device), edges.target.long()])
         dropping = self.training and self.dropout > 0
-        out, weights = self.attend_over(edge_index, query, key, value, None, return_weights and not dropping)
+        out, weights = self.attend_over(edge_index, query, key, value, return_weights and not dropping)
         if return_weights and dropping:
-            _, weights = self.attend_over(edge_index, query, key, value, None, True, dropout=0.0)
+            _, weights = self.attend_over(edge_index, query, key, value, True, dropout=0.0)
         return out, weights
 
     @staticmethod
