@@ -130,7 +130,9 @@ def resolve_coords(
     """The coords of queries and of keys, checked: tensors `[1, N]` or `[B, N]`, B flat, positions end-aligned."""
     if coords is None:
         query, key = Coords(), Coords()
-    elif isinstance(coords, Coords):
+        query.offset = num_keys - num_queries
+        return query, key
+    if isinstance(coords, Coords):
         if num_queries != num_keys:
             raise ValueError(
                 f"coords is one Coords for {num_queries} queries and {num_keys} keys; where counts differ it must be a "

@@ -177,7 +177,9 @@ def _run(arguments: Arguments, name: str, candidates: tuple[Candidate, ...], dro
 def _prepare(arguments: Arguments, dropout: float) -> Call:
     """The call as backends see it: flat batch, the bias bound, the vectors rotated."""
     a, p = arguments, arguments.problem
-    query, key, value = (x.reshape(p.batch, *x.shape[-3:]) for x in (a.query, a.key, a.value))
+    query, key, value = a.query, a.key, a.value
+    if len(a.batch_shape) != 1:
+        query, key, value = (x.reshape(p.batch, *x.shape[-3:]) for x in (query, key, value))
     bias = a.bias
     if bias is not None and bias.binds:
         bias = bias.bind(query, key)
@@ -227,7 +229,7 @@ def _deliver(arguments: Arguments, result: Result, return_lse: bool, return_weig
         edges = arguments.pattern.edges
         out, lse, weights = _with_sink(out, lse, weights, sink, None if edges is None else edges.target)
     shape = arguments.batch_shape
-    out = out.reshape(*shape, *out.shape[1:]).to(arguments.dtype)
+    out = (out if len(shape) == 1 else out.reshape(*shape, *out.shape[1:])).to(arguments.dtype)
     if not (return_lse or return_weights):
         return out
     return AttentionOutput(

@@ -219,7 +219,7 @@ def _gather_rows_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
 gather_rows.register_autograd(_gather_rows_backward, setup_context=_gather_rows_save)
 
 
-# ----------------------------------------------------------------------------------------------------- segment_softmax
+# ------------------------------------------------------------------------------------------------------ softmax
 def _torch_reduce(flat: Tensor, pointer: Tensor, how: str) -> Tensor:
     return torch.segment_reduce(flat, how, offsets=pointer, unsafe=True, initial=float("-inf") if how == "max" else 0.0)
 
@@ -261,30 +261,55 @@ def _(values: Tensor, pointer: Tensor, row: Tensor, how: str) -> Tensor:
 
 
 def _segment_reduce_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, _, row, how = inputs
-    ctx.save_for_backward(row)
+    _, pointer, row, how = inputs
+    ctx.save_for_backward(pointer, row)
     ctx.how = how
 
 
 def _segment_reduce_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-    (row,) = ctx.saved_tensors
+    pointer, row = ctx.saved_tensors
     if ctx.how != "sum":
         raise NotImplementedError("the maximum of a segment is a constant of the softmax; it has no gradient")
-    return grad.index_select(2, row), None, None, None
+    return spread(grad, pointer, row), None, None, None
 
 
 segment_reduce.register_autograd(_segment_reduce_backward, setup_context=_segment_reduce_save)
 
 
-def segment_softmax(logits: Tensor, pointer: Tensor, row: Tensor) -> tuple[Tensor, Tensor]:
-    """Weights `[B, H, E]` and lse `[B, H, R]`: the softmax of each row's edges; -inf is a forbidden edge."""
+@torch.library.custom_op("attnops::spread", mutates_args=())
+def spread(values: Tensor, pointer: Tensor, row: Tensor) -> Tensor:
+    """`values [B, H, R]` at the edges of each row, `[B, H, E]`: the transpose of `segment_reduce`'s sum."""
+    return values.gather(2, row.expand(values.shape[0], values.shape[1], -1))
+
+
+@spread.register_fake
+def _(values: Tensor, pointer: Tensor, row: Tensor) -> Tensor:
+    return values.new_empty(values.shape[0], values.shape[1], row.shape[0])
+
+
+def _spread_save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    ctx.save_for_backward(*inputs[1:])
+
+
+def _spread_backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    return segment_reduce(grad, *ctx.saved_tensors, "sum"), None, None
+
+
+spread.register_autograd(_spread_backward, setup_context=_spread_save)
+
+
+def segment_exponentials(logits: Tensor, pointer: Tensor, row: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """The softmax of each row's edges, undivided: exp(logit − top) `[B, H, E]`, its sum and the lse `[B, H, R]`.
+
+    A logit of -inf is a forbidden edge; a row without an allowed edge has the sum 1 and the lse -inf.
+    """
     top = segment_reduce(logits.detach(), pointer, row, "max")
     top = torch.where(top == float("-inf"), 0, top)
-    exponential = torch.where(logits == float("-inf"), 0, (logits - top.index_select(2, row)).exp())
-    total = segment_reduce(exponential, pointer, row, "sum")
+    exponentials = (logits - spread(top, pointer, row)).exp()
+    total = segment_reduce(exponentials, pointer, row, "sum")
     empty = total == 0
     total = torch.where(empty, 1, total)
-    return exponential / total.index_select(2, row), torch.where(empty, float("-inf"), total.log() + top)
+    return exponentials, total, torch.where(empty, float("-inf"), total.log() + top)
 
 
 # ---------------------------------------------------------------------------------------------------------------- vmap
@@ -310,5 +335,5 @@ def _batching(operation: Any, vectors: int) -> Callable[..., tuple[Tensor, int]]
     return rule
 
 
-for _operation, _vectors in ((gather_sum, 2), (edge_dot, 2), (gather_rows, 1), (segment_reduce, 1)):
+for _operation, _vectors in ((gather_sum, 2), (edge_dot, 2), (gather_rows, 1), (segment_reduce, 1), (spread, 1)):
     torch.library.register_vmap(_operation, _batching(_operation, _vectors))

@@ -11,7 +11,7 @@ from attnops.pairs import Pairs
 from attnops.patterns.edges import Sorted
 from attnops.problem import Call, Estimate, NotFiniteError, Problem, Result
 from attnops.scores.dot import DotProduct
-from attnops.segments import Graph, edge_dot, gather_rows, gather_sum, segment_softmax
+from attnops.segments import Graph, edge_dot, gather_rows, gather_sum, segment_exponentials, spread
 
 
 class Scatter:
@@ -63,12 +63,14 @@ class Scatter:
             logits = logits + bias
         if allowed is not None:
             logits = torch.where(allowed, logits, float("-inf"))
-        weights, lse = segment_softmax(logits, csr.pointer, csr.target)
+        exponentials, total, lse = segment_exponentials(logits, csr.pointer, csr.target)
         if call.dropout > 0:
-            weights = F.dropout(weights, call.dropout)
-        out = gather_sum(weights, value, *graph, query.shape[1])
+            exponentials = F.dropout(exponentials, call.dropout)
+        # divided by its sum a row at a time, not an edge at a time
+        out = gather_sum(exponentials, value, *graph, query.shape[1]) / total.unsqueeze(-1)
+        weights = None
         if call.problem.weights:
-            weights = weights[:, :, csr.place]
+            weights = (exponentials / spread(total, csr.pointer, csr.target))[:, :, csr.place]
         return Result(out.to(call.query.dtype), lse, weights)
 
 

@@ -11,6 +11,11 @@ from attnops.flash import flash
 from attnops.problem import Call, Estimate, NotFiniteError, Problem, Result
 
 FOLDED_ROWS = 16  # up to here, grouped heads share one call even under a mask
+KEPT_MASKS, KEPT_BYTES = (
+    32,
+    1 << 20,
+)  # masks of constant priors that are kept, where laying them out costs more than the call
+_kept: dict[tuple[object, ...], Tensor] = {}
 
 
 class Sdpa:
@@ -81,18 +86,7 @@ def _is_bare(problem: Problem) -> bool:
 def _lay_out(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Query, key and value free of garbage, and pattern and bias as one additive mask."""
     query, key, value = call.query, call.key, call.value
-    num_queries, num_keys = query.shape[2], key.shape[2]
-    pairs = call.block(slice(0, num_queries), slice(0, num_keys))
-    allowed, bias = lowering.evaluate(call, pairs)
-    if bias is None:
-        assert allowed is not None
-        allowed = allowed.expand(*allowed.shape[:2], num_queries, num_keys)
-        mask = torch.zeros(allowed.shape, dtype=call.compute_dtype, device=query.device).masked_fill_(
-            ~allowed, float("-inf")
-        )
-    else:
-        mask = bias if allowed is None else torch.where(allowed, bias, float("-inf"))
-        mask = mask.expand(*mask.shape[:2], num_queries, num_keys)
+    mask = _mask(call)
     if call.problem.compiling or call.problem.vmapped or not lowering.all_finite(query, key, value):
         possible = mask.detach() != float("-inf")
         key, value = lowering.without_garbage(possible, key, value)
@@ -102,6 +96,36 @@ def _lay_out(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
                 "backend 'sdpa' met keys or values that are not finite where some query may attend them, another not"
             )
     return query, key, value, mask
+
+
+def _mask(call: Call) -> Tensor:
+    """The mask, or the one that was laid out before for the same constants and sizes."""
+    constants = _constants(call)
+    if constants in _kept:
+        return _kept[constants]
+    num_queries, num_keys = call.query.shape[2], call.key.shape[2]
+    allowed, bias = lowering.evaluate(call, call.block(slice(0, num_queries), slice(0, num_keys)))
+    if bias is None:
+        assert allowed is not None
+        bias = torch.zeros((), dtype=call.compute_dtype, device=call.query.device)
+    mask = bias if allowed is None else torch.where(allowed, bias, float("-inf"))
+    mask = mask.expand(*mask.shape[:2], num_queries, num_keys)
+    if constants is not None and mask.numel() * mask.element_size() <= KEPT_BYTES:
+        if len(_kept) >= KEPT_MASKS:
+            _kept.clear()
+        _kept[constants] = mask
+    return mask
+
+
+def _constants(call: Call) -> tuple[object, ...] | None:
+    """What determines the mask, where pattern and bias are constants over positions that were not given."""
+    p = call.problem
+    if p.compiling or p.vmapped or call.coords[0].names or call.coords[1].names:
+        return None
+    pattern, bias = call.pattern.constants, () if call.bias is None else call.bias.constants
+    if pattern is None or bias is None:
+        return None
+    return (pattern, bias, p.heads, p.num_queries, p.num_keys, call.compute_dtype, call.query.device)
 
 
 def _grouped(call: Call, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> Tensor:

@@ -39,6 +39,10 @@ class ALiBi(Bias):
         require_positive(heads=heads)
         self.heads: int = heads
 
+    @property
+    def constants(self) -> tuple[object, ...] | None:
+        return (ALiBi, self.heads) if type(self) is ALiBi else None
+
     def slopes(self, head: Tensor, dtype: torch.dtype) -> Tensor:
         """The slope of each head in `head`."""
         power = 1 << (self.heads.bit_length() - 1)

@@ -80,6 +80,11 @@ class Bias(nn.Module):
         return None
 
     @property
+    def constants(self) -> tuple[object, ...] | None:
+        """What determines the bias where it is a function of positions and numbers alone; None where it is not."""
+        return None
+
+    @property
     def adds(self) -> bool:
         """Whether `forward` adds anything to the logits."""
         return type(self).forward is not Bias.forward
@@ -146,6 +151,11 @@ class BiasSum(Bias):
         if not self.binds:
             return self
         return BiasSum(tuple(term.bind(query, key) for term in self.terms), self._pattern)
+
+    @property
+    def constants(self) -> tuple[object, ...] | None:
+        terms = tuple(term.constants for term in self.terms if term.adds)
+        return None if None in terms else (BiasSum, *terms)
 
     def check(self, coords: tuple[Coords, Coords], edge_bounds: dict[str, tuple[float, float]]) -> None:
         for term in self.terms:

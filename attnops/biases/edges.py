@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from attnops.biases.base import Bias
@@ -18,6 +19,8 @@ from attnops.biases.tables import (
 )
 from attnops.coords import Coords
 from attnops.pairs import Pairs
+
+CHUNK = 512  # edges whose features meet the weight in one product
 
 
 class EdgeBias(Bias):
@@ -58,6 +61,8 @@ class EdgeBias(Bias):
                 total = total + attr[feature] * weight[pairs.head, feature]
             return total
         with no_autocast(pairs.device):
+            if len(pairs.shape) == 3:
+                return _in_chunks(attr[0, 0], weight).t().unsqueeze(0)
             return torch.matmul(attr.squeeze(1), weight.t()).movedim(-1, 1)  # [1, …, F] → [1, …, H] → [1, H, …]
 
     def _features(self, pairs: Pairs) -> Tensor:
@@ -71,6 +76,14 @@ class EdgeBias(Bias):
 
     def extra_repr(self) -> str:
         return f"edge_dim={self.edge_dim}, heads={self.heads}"
+
+
+def _in_chunks(attr: Tensor, weight: Tensor) -> Tensor:
+    """`attr [E, F] @ weightᵀ`, in chunks of one size: the weight's gradient adds up in one order, whatever the threads."""
+    num_edges, edge_dim = attr.shape
+    chunks = -(-num_edges // CHUNK)
+    padded = F.pad(attr, (0, 0, 0, chunks * CHUNK - num_edges)).view(chunks, CHUNK, edge_dim)
+    return torch.bmm(padded, weight.t().expand(chunks, -1, -1)).view(chunks * CHUNK, -1)[:num_edges]
 
 
 class EdgeTypePrior(Bias):

@@ -63,6 +63,11 @@ class Pattern:
         """The patterns that this one is combined from."""
         return (self,)
 
+    @property
+    def constants(self) -> tuple[object, ...] | None:
+        """What determines the pattern where it is a function of positions and numbers alone; None where it is not."""
+        return None
+
     def __and__(self, other: Pattern) -> Pattern:
         if not isinstance(other, Pattern):
             return NotImplemented
@@ -98,6 +103,10 @@ class Full(Pattern):
     def allows(self, pairs: Pairs) -> Tensor:
         return torch.ones((1,) * len(pairs.shape), dtype=torch.bool, device=pairs.device)
 
+    @property
+    def constants(self) -> tuple[object, ...]:
+        return (Full,)
+
     def __and__(self, other: Pattern) -> Pattern:
         return other
 
@@ -110,6 +119,11 @@ class Intersection(Pattern):
 
     def __init__(self, *terms: Pattern) -> None:
         self.terms = terms
+
+    @property
+    def constants(self) -> tuple[object, ...] | None:
+        terms = tuple(term.constants for term in self.terms)
+        return None if None in terms else (Intersection, *terms)
 
     @classmethod
     def of(cls, left: Pattern, right: Pattern) -> Pattern:

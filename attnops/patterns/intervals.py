@@ -17,6 +17,10 @@ class PositionPattern(Pattern):
         """The least and largest key position that a query at a position in [low, high] may attend."""
         raise NotImplementedError(f"{type(self).__name__} must define reach(low, high)")
 
+    @property
+    def constants(self) -> tuple[object, ...] | None:
+        return (type(self), *vars(self).values()) if type(self).__module__ == __name__ else None
+
     def key_ranges(self, coords: tuple[Coords, Coords], queries: slice, num_keys: int) -> Ranges:
         query, key = coords
         if "position" in query:
