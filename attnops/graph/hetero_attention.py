@@ -12,7 +12,7 @@ from attnops.biases import Bias, EdgeTypePrior, LogPrior, TypePrior
 from attnops.biases.base import TensorBias
 from attnops.coords import Coords
 from attnops.graph.hetero_edges import RelationEdges, first_rows, join_relations, read_node_data
-from attnops.graph.hetero_metadata import Metadata, Relation, edge_dims, known, name_of, one_of, read_metadata
+from attnops.graph.hetero_metadata import Metadata, Relation, channels_of, edge_dims, name_of, one_of, read_metadata
 from attnops.graph.linear import Linear, glorot
 from attnops.graph.scores import GATv2EdgeScore, GATv2Score
 from attnops.operator import attend
@@ -26,9 +26,9 @@ class HeteroAttention(nn.Module):
         logits_ij = score(W_q x_i, W_k x_j) + prior_r + further priors        j → i an edge of relation r
         out_i     = Σ_j softmax_j(logits_ij) W_v x_j  (+ W_s x_i)
 
-    W_q is one a node type; W_k and W_v are one a node type or one a relation. All node types are one set of queries and
-    one of keys, all relations one edge list with the relation as `edge.type`: one call of `attend`, whatever the number
-    of relations.
+    W_q is one a node type that receives; W_k and W_v are one a node type that sends, or one a relation. All node types
+    are one set of queries and one of keys, all relations one edge list with the relation as `edge.type`: one call of
+    `attend`, whatever the number of relations.
 
     A node that no edge enters gets zeros (and its residual). Every node type of the metadata is in the output, with as
     many rows as it has nodes: types that only send, types with no node, relations with no edge. The order of types in
@@ -99,21 +99,21 @@ class HeteroAttention(nn.Module):
         self.score, self.softmax, self.keys = score, softmax, keys
         self.dropout, self.negative_slope = dropout, negative_slope
         self.given_order = list(metadata[0])
-        channels: Mapping[str, int]
-        channels = dict.fromkeys(self.node_types, in_channels) if isinstance(in_channels, int) else in_channels
+        self.receiving = [kind for kind in self.node_types if any(kind == relation[2] for relation in self.edge_types)]
+        self.sending = [kind for kind in self.node_types if any(kind == relation[0] for relation in self.edge_types)]
+        self.channels = channels_of(in_channels, self.node_types)
         width = heads * out_channels
+        of_keys = {name_of(kind): kind for kind in self.sending}
+        if keys == "relation":
+            of_keys = {name_of(relation): relation[0] for relation in self.edge_types}
 
-        def by_type(size: int) -> nn.ModuleDict:
-            return nn.ModuleDict({name_of(t): Linear(known(channels, t), size, linear_bias) for t in self.node_types})
+        def maps(names: Mapping[str, str], size: int) -> nn.ModuleDict:
+            return nn.ModuleDict({n: Linear(self.channels[kind], size, linear_bias) for n, kind in names.items()})
 
-        def by_relation(size: int) -> nn.ModuleDict:
-            pairs = ((name_of(r), Linear(known(channels, r[0]), size, linear_bias)) for r in self.edge_types)
-            return nn.ModuleDict(dict(pairs))
-
-        self.query = by_type(width)
-        self.key = by_type(width) if keys == "type" else by_relation(width)
-        self.value = by_type(width) if keys == "type" else by_relation(width)
-        self.skip = by_type(width if concat else out_channels) if residual else None
+        self.query = maps({name_of(kind): kind for kind in self.receiving}, width)
+        self.key, self.value = maps(of_keys, width), maps(of_keys, width)
+        total = width if concat else out_channels
+        self.skip = maps({name_of(kind): kind for kind in self.node_types}, total) if residual else None
         self.att = nn.Parameter(torch.empty(heads, out_channels)) if score == "gatv2" else None
         self.relation_prior = EdgeTypePrior(max(1, len(self.edge_types)), heads) if relation_prior else None
         self.type_prior = TypePrior(len(self.node_types), len(self.node_types), heads) if type_prior else None
@@ -173,14 +173,14 @@ class HeteroAttention(nn.Module):
         """
         x = self._read_nodes(x_dict)
         sizes = {kind: x[kind].shape[0] if kind in x else 0 for kind in self.node_types}
-        key_blocks = self.node_types if self.keys == "type" else [relation[0] for relation in self.edge_types]
-        query_blocks = self.node_types if self.softmax == "joint" else [relation[2] for relation in self.edge_types]
+        key_blocks = self.sending if self.keys == "type" else [relation[0] for relation in self.edge_types]
+        query_blocks = self.receiving if self.softmax == "joint" else [relation[2] for relation in self.edge_types]
         joined = join_relations(
             self.edge_types, edge_index_dict, edge_attr_dict, edge_data, sizes,
             first_rows(self.edge_types, 2, query_blocks, sizes, self.softmax == "joint"),
             first_rows(self.edge_types, 0, key_blocks, sizes, self.keys == "type"),
         )  # fmt: skip
-        like = next(iter(x.values()), next(self.parameters()))  # for the dtype and device of nothing
+        like = next(iter(x.values()), next(self.parameters(), torch.empty(0)))  # for the dtype and device of nothing
         names = [name_of(kind) for kind in key_blocks] if self.keys == "type" else [name_of(r) for r in self.edge_types]
         query = self._project(self.query, [name_of(kind) for kind in query_blocks], query_blocks, x, like)
         key, value = (self._project(maps, names, key_blocks, x, like) for maps in (self.key, self.value))
@@ -203,8 +203,8 @@ class HeteroAttention(nn.Module):
             if not isinstance(features, Tensor) or features.ndim != 2:
                 shape = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
                 raise ValueError(f"x_dict[{kind!r}] is {shape}; it must be a tensor [N, F]")
-            wanted = self.query[name_of(kind)].in_channels
-            if isinstance(wanted, int) and wanted > 0 and features.shape[1] != wanted:
+            wanted = self.channels[kind]
+            if wanted > 0 and features.shape[1] != wanted:
                 raise ValueError(f"x_dict[{kind!r}] has {features.shape[1]} features; in_channels has {wanted}")
         return dict(x_dict)
 
@@ -212,7 +212,9 @@ class HeteroAttention(nn.Module):
         self, maps: nn.ModuleDict, names: Sequence[str], kinds: Sequence[str], x: dict[str, Tensor], like: Tensor
     ) -> Tensor:
         """The nodes of each block through its map, one below the other: `[N, H, C]`."""
-        blocks = [maps[name](x[kind]) for name, kind in zip(names, kinds, strict=True) if kind in x]
+        kind_of = dict(zip(names, kinds, strict=True))  # a type that fills several blocks is mapped once
+        mapped = {name: maps[name](x[kind]) for name, kind in kind_of.items() if kind in x}
+        blocks = [mapped[name] for name in names if name in mapped]
         rows = torch.cat(blocks) if blocks else like.detach().new_zeros(0, self.heads * self.out_channels)
         return rows.view(-1, self.heads, self.out_channels)
 

@@ -113,19 +113,19 @@ def read_node_data(
     for name, values in (node_data or {}).items():
         if name == "type":
             raise ValueError("node_data holds 'type', which the layer itself sets; name yours otherwise")
-        for kind in values:
+        for kind, value in values.items():
             if kind not in node_types:
                 have = ", ".join(node_types)
                 raise ValueError(f"node_data[{name!r}] holds the node type {kind!r}; the metadata have {have}")
+            if value.shape != (sizes[kind],):
+                shape = list(value.shape)
+                raise ValueError(f"node_data[{name!r}][{kind!r}] has shape {shape}; it must be [N = {sizes[kind]}]")
         parts = []
         for kind in blocks:
             if kind not in values:
                 if sizes[kind]:
                     raise ValueError(f"node_data[{name!r}] lacks {kind!r}, which has {sizes[kind]} nodes")
                 continue
-            if values[kind].shape != (sizes[kind],):
-                shape = list(values[kind].shape)
-                raise ValueError(f"node_data[{name!r}][{kind!r}] has shape {shape}; it must be [N = {sizes[kind]}]")
             parts.append(values[kind])
         coords[name] = torch.cat(parts) if parts else torch.empty(0, device=device)
     return coords

@@ -44,15 +44,18 @@ def one_of(name: str, value: str, allowed: Sequence[str]) -> None:
         raise ValueError(f"{name} is {value!r}; it must be one of {', '.join(map(repr, allowed))}")
 
 
-def known(channels: Mapping[str, int], kind: str) -> int:
-    """The input size of a node type.
+def channels_of(in_channels: int | Mapping[str, int], node_types: Sequence[str]) -> dict[str, int]:
+    """The input size of every node type.
 
     Raises:
-        ValueError: in_channels does not hold the type.
+        ValueError: in_channels does not hold a type.
     """
-    if kind not in channels:
-        raise ValueError(f"in_channels lacks the node type {kind!r}; it must hold every node type of the metadata")
-    return channels[kind]
+    if isinstance(in_channels, int):
+        return dict.fromkeys(node_types, in_channels)
+    for kind in node_types:
+        if kind not in in_channels:
+            raise ValueError(f"in_channels lacks the node type {kind!r}; it must hold every node type of the metadata")
+    return {kind: in_channels[kind] for kind in node_types}
 
 
 def name_of(kind: str | Relation) -> str:

@@ -58,7 +58,8 @@ def right(
     for kind, count in SIZES.items():
         rows = []
         for i in range(count):
-            query = mapped(layer.query, kind, x[kind][i])
+            receives = any(relation[2] == kind for relation in relations)
+            query = mapped(layer.query, kind, x[kind][i]) if receives else None
             logits: dict[Any, list[Tensor]] = {}
             values: dict[Any, list[Tensor]] = {}
             for relation in relations:
@@ -186,17 +187,18 @@ def test_relations_without_edges_and_types_without_nodes(cases: ModuleType) -> N
     for kinds, relations in ((order, list(inputs["edges"])), (order[::-1], list(inputs["edges"])[::-1])):
         layer = HeteroAttention((kinds, relations), 6, 3, linear_bias=False).double()
         with torch.no_grad():
-            for kind in kinds:
-                layer.query[kind].weight.copy_(torch.eye(6)[:3])
-                layer.key[kind].weight.copy_(torch.eye(6)[3:])
-                layer.value[kind].weight.copy_(torch.eye(6)[3:])
+            for linear in layer.query.values():
+                linear.weight.copy_(torch.eye(6)[:3])
+            for linear in (*layer.key.values(), *layer.value.values()):
+                linear.weight.copy_(torch.eye(6)[3:])
         for given_edges in (inputs["edges"], {r: e for r, e in inputs["edges"].items() if e.shape[1]}):
             out = layer({kind: x[kind] for kind in kinds}, given_edges)
             assert list(out) == kinds
             for kind, count in inputs["sizes"].items():
                 assert out[kind].shape == (count, 3)
                 torch.testing.assert_close(out[kind], expected[kind])
-            grads = torch.autograd.grad(sum(rows.sum() for rows in out.values()), [*x.values(), *layer.parameters()])
+            total = sum(rows.sum() for rows in out.values())
+            grads = torch.autograd.grad(total, [*x.values(), *layer.parameters()])
             assert all(torch.isfinite(grad).all() for grad in grads)
 
 
