@@ -18,18 +18,15 @@ def flash(
     )
     if mask is not None:  # the kernel gives a row of -inf the lse 0
         lse = torch.where((mask == float("-inf")).all(-1), float("-inf"), lse)
-    return out, lse
+    return out.contiguous(), lse.contiguous()  # the kernel's strides follow the query's, and differ between releases
 
 
 @flash.register_fake
 def _(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    batch, heads, rows, dim = query.shape
-    out = query.new_empty(batch, rows, heads, dim).transpose(1, 2)
     dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
-    lse = query.new_empty(batch, rows, heads, dtype=dtype).transpose(1, 2)
-    return out, lse if mask is None else lse.contiguous()
+    return query.new_empty(query.shape), query.new_empty(query.shape[:-1], dtype=dtype)
 
 
 @torch.library.custom_op("attnops::flash_backward", mutates_args=(), device_types="cpu")

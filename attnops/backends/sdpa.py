@@ -36,6 +36,8 @@ class Sdpa:
         if problem.num_edges is not None and problem.unique_edges is not True:
             known = "an edge list may hold" if problem.unique_edges is None else "this edge list holds"
             reasons.append(f"{known} duplicate edges, which a dense mask cannot tell apart")
+        if problem.vmapped and problem.device == "cpu":
+            reasons.append("under vmap torch runs its CPU kernel row by row; give the batch as leading axes instead")
         if problem.lse:
             if problem.device != "cpu":
                 reasons.append(f"torch returns the lse only from its CPU kernel, not on {problem.device}")
@@ -43,8 +45,6 @@ class Sdpa:
                 reasons.append(f"torch returns the lse only where D = Dv, not {problem.dim} and {problem.value_dim}")
             if problem.dropout:
                 reasons.append("torch's CPU kernel that returns the lse has no dropout")
-            if problem.vmapped:
-                reasons.append("torch's CPU kernel that returns the lse does not run under vmap")
         return reasons
 
     def estimate(self, problem: Problem) -> Estimate:
