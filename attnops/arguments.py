@@ -81,6 +81,7 @@ def read_arguments(
         pattern, bias, coords, batch_shape, heads, num_queries, num_keys, query.device
     )
     compiling = torch.compiler.is_compiling()
+    vmapped, differentiated = _transforms(compiling)
     edges = pattern.edges
     adds = bias is not None and bias.adds
     terms = bias.terms if bias is not None and adds else ()
@@ -113,7 +114,8 @@ def read_arguments(
         lse=return_lse or bool(sinks),
         weights=return_weights,
         compiling=compiling,
-        vmapped=_vmapped(),
+        vmapped=vmapped,
+        differentiated=differentiated,
         budget=budget,
     )
     if scale is None:
@@ -255,5 +257,12 @@ def _kind_of_score(score: Score) -> str:
     return "dot" if score.softcap is None else "softcap"
 
 
-def _vmapped() -> bool:
-    return torch._C._functorch.maybe_current_level() is not None
+def _transforms(compiling: bool) -> tuple[bool, bool]:
+    """Whether the call runs inside torch.func's vmap, and inside its derivatives."""
+    if torch._C._functorch.maybe_current_level() is None:
+        return False, False
+    if compiling:  # the stack of transforms cannot be traced
+        return True, False
+    kinds = {interpreter.key() for interpreter in torch._C._functorch.get_interpreter_stack() or ()}
+    vmap = torch._C._functorch.TransformType.Vmap
+    return vmap in kinds, bool(kinds - {vmap})

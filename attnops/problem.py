@@ -56,7 +56,8 @@ class Problem(NamedTuple):
     lse: bool
     weights: bool
     compiling: bool
-    vmapped: bool
+    vmapped: bool  # inside torch.func.vmap
+    differentiated: bool  # inside torch.func.grad, vjp or jvp
     budget: int  # bytes that `auto` may let a backend allocate
 
     @property

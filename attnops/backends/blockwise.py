@@ -41,8 +41,10 @@ class Blockwise:
         if problem.num_edges is not None and problem.unique_edges is not True:
             known = "an edge list may hold" if problem.unique_edges is None else "this edge list holds"
             reasons.append(f"{known} duplicate edges, which a block of pairs cannot tell apart")
-        if problem.vmapped:
-            reasons.append("it reads sizes and ranges that vmap hides; give the batch as leading axes instead")
+        if problem.vmapped or problem.differentiated:
+            reasons.append(
+                "it does not run inside torch.func's transforms; batch by leading axes, differentiate by backward"
+            )
         if problem.compiling and problem.bias_grad and not problem.own_bias:
             reasons.append(
                 "traced training with a bias of the user's own would keep every block; 'reference' traces it"

@@ -26,6 +26,8 @@ class Scatter:
     def refuse(self, problem: Problem) -> list[str]:
         if problem.num_edges is None:
             return ["it runs edge lists alone, and the pattern is not an Edges (or Edges & P)"]
+        if problem.differentiated:
+            return ["torch.func's derivatives do not pass through its operations; differentiate by backward instead"]
         return []
 
     def estimate(self, problem: Problem) -> Estimate:

@@ -45,6 +45,8 @@ class Sdpa:
                 reasons.append(f"torch returns the lse only where D = Dv, not {problem.dim} and {problem.value_dim}")
             if problem.dropout:
                 reasons.append("torch's CPU kernel that returns the lse has no dropout")
+            if problem.differentiated:
+                reasons.append("torch.func's derivatives do not pass through the kernel that returns the lse")
         return reasons
 
     def estimate(self, problem: Problem) -> Estimate:
