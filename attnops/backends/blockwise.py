@@ -15,7 +15,8 @@ from attnops.captured import captured_tensors
 from attnops.pairs import Pairs
 from attnops.problem import Call, Estimate, Problem, Result
 
-ROWS = 256  # queries of a block
+ROWS = 256  # queries of a block, at most
+NUMBERS = 1 << 23  # of a block of logits, about
 
 _forward_kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu
 _backward_kernel = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward
@@ -52,7 +53,7 @@ class Blockwise:
         return reasons
 
     def estimate(self, problem: Problem) -> Estimate:
-        rows = min(ROWS, problem.num_queries)
+        rows = max(1, min(_rows(problem), problem.num_queries))
         tables = problem.batch * (problem.heads if problem.biased else 1)
         written_out = not _is_fused(problem)
         vectors = 1 if problem.score in ("dot", "softcap") else problem.dim
@@ -65,8 +66,9 @@ class Blockwise:
         per_pair = problem.dim + problem.value_dim + (16 if problem.forbids else 8)
         if written_out:
             per_pair += 40 * vectors
-        blocks = -(-problem.num_queries // ROWS)
-        steps = pairs * per_pair * (4 if problem.grad or problem.bias_grad else 1) + blocks * 200_000
+        blocks = -(-problem.num_queries // rows)
+        passes = (4 if written_out else 3) if problem.grad or problem.bias_grad else 1
+        steps = pairs * per_pair * passes + blocks * 200_000
         return Estimate(block, steps)
 
     def run(self, call: Call) -> Result:
@@ -85,9 +87,9 @@ class _Block(NamedTuple):
 
 
 def _blocks(call: Call) -> Iterator[_Block]:
-    num_queries, num_keys = call.query.shape[2], call.key.shape[2]
-    for start in range(0, num_queries, ROWS):
-        rows = slice(start, min(num_queries, start + ROWS))
+    num_queries, num_keys, size = call.query.shape[2], call.key.shape[2], _rows(call.problem)
+    for start in range(0, num_queries, size):
+        rows = slice(start, min(num_queries, start + size))
         ranges = call.pattern.key_ranges(call.coords, rows, num_keys)
         if not ranges:
             yield _Block(rows, None)
@@ -96,6 +98,14 @@ def _blocks(call: Call) -> Iterator[_Block]:
         else:
             parts = [torch.arange(low, high, device=call.query.device) for low, high in ranges]
             yield _Block(rows, torch.cat(parts))
+
+
+def _rows(problem: Problem) -> int:
+    """Queries of a block: so many that its logits, or the vectors at its pairs, stay within `NUMBERS`."""
+    a_row = max(1, problem.batch * problem.heads * problem.num_keys)
+    if problem.score not in ("dot", "softcap"):
+        return max(1, min(ROWS, NUMBERS // (a_row * max(1, problem.dim))))
+    return max(32, min(ROWS, NUMBERS // a_row))
 
 
 def _is_fused(problem: Problem) -> bool:

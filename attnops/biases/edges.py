@@ -79,7 +79,7 @@ class EdgeBias(Bias):
 
 
 def _in_chunks(attr: Tensor, weight: Tensor) -> Tensor:
-    """`attr [E, F] @ weightᵀ`, in chunks of one size: the weight's gradient adds up in one order, whatever the threads."""
+    """`attr [E, F] @ weightᵀ` in chunks of one size: the weight's gradient adds up in one order on any threads."""
     num_edges, edge_dim = attr.shape
     chunks = -(-num_edges // CHUNK)
     padded = F.pad(attr, (0, 0, 0, chunks * CHUNK - num_edges)).view(chunks, CHUNK, edge_dim)
