@@ -97,7 +97,7 @@ def read_arguments(
         dtype=query.dtype,
         device=query.device.type,
         forbids=adds or not isinstance(pattern, Full),
-        causal=aligned and type(pattern) is Causal,
+        causal=aligned and type(pattern) is Causal and not adds,
         blocks_known=any(type(leaf).key_ranges is not Pattern.key_ranges for leaf in pattern.leaves),
         most_pairs=pattern.most_pairs(num_queries, num_keys, aligned),
         num_edges=None if edges is None else edges.num_edges,

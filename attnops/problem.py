@@ -37,7 +37,7 @@ class Problem(NamedTuple):
     device: str
     # what the pattern is
     forbids: bool  # may some pair be forbidden (by the pattern, or by -inf in a bias)?
-    causal: bool  # exactly Causal over end-aligned positions?
+    causal: bool  # Causal over end-aligned positions and no bias: what a kernel's own flag means?
     blocks_known: bool  # can the pattern bound the keys of a block of queries without trying all?
     most_pairs: int  # a bound on the pairs of one batch row and head
     num_edges: int | None  # where the pattern keeps an edge list

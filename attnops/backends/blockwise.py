@@ -60,9 +60,9 @@ class Blockwise:
         block = rows * problem.num_keys * problem.compute_bytes * tables * 3
         if written_out:
             block = rows * problem.num_keys * problem.compute_bytes * problem.batch * problem.heads * (6 + 2 * vectors)
-        pairs = min(problem.pairs, 2 * problem.bound) if problem.blocks_known else problem.pairs
-        if problem.causal:
-            pairs = problem.pairs // 2 + problem.batch * problem.heads * problem.num_queries * rows // 2
+        pairs = problem.pairs
+        if problem.blocks_known:  # a block reaches as far as the last of its rows does
+            pairs = min(pairs, problem.bound + problem.batch * problem.heads * problem.num_queries * rows)
         per_pair = problem.dim + problem.value_dim + (16 if problem.forbids else 8)
         if written_out:
             per_pair += 40 * vectors

@@ -52,7 +52,9 @@ class Flex:
         width = problem.dim + problem.value_dim
         if not problem.compiling:
             return Estimate(problem.pairs * problem.compute_bytes * 4, problem.pairs * (width + 80))
-        pairs = min(problem.pairs, 2 * problem.bound) if problem.blocks_known else problem.pairs
+        pairs = problem.pairs
+        if problem.blocks_known:
+            pairs = min(pairs, problem.bound + problem.batch * problem.heads * problem.num_queries * BLOCK)
         return Estimate(problem.pairs // BLOCK**2 * 8, pairs * (width + 40))
 
     def run(self, call: Call) -> Result:

@@ -69,11 +69,11 @@ class Sdpa:
     def run(self, call: Call) -> Result:
         query, key, value = call.query, call.key, call.value
         causal, mask = False, None
-        if call.problem.causal and not call.problem.biased and query.shape[2] == key.shape[2]:
+        if call.problem.causal and query.shape[2] == key.shape[2]:
             causal = True
         elif call.problem.forbids and not _is_bare(call.problem):
             query, key, value, mask = _lay_out(call)
-        if causal and not call.problem.compiling and not call.problem.vmapped and not lowering.all_finite(key, value):
+        if causal and not call.problem.compiling and not lowering.all_finite(key, value):
             raise NotFiniteError("backend 'sdpa' needs finite keys and values under a pattern that forbids pairs")
         if call.problem.lse:
             return _with_lse(call, query, key, value, mask, causal)
@@ -82,18 +82,18 @@ class Sdpa:
 
 def _is_bare(problem: Problem) -> bool:
     """Whether nothing is forbidden after all: one query, aligned to the last key, sees all under Causal."""
-    return not problem.forbids or (problem.causal and not problem.biased and problem.num_queries == 1)
+    return not problem.forbids or (problem.causal and problem.num_queries == 1)
 
 
 def _lay_out(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Query, key and value free of garbage, and pattern and bias as one additive mask."""
     query, key, value = call.query, call.key, call.value
     mask = _mask(call)
-    if call.problem.compiling or call.problem.vmapped or not lowering.all_finite(query, key, value):
+    if call.problem.compiling or not lowering.all_finite(query, key, value):
         possible = mask.detach() != float("-inf")
         key, value = lowering.without_garbage(possible, key, value)
         query = lowering.without_dead_queries(possible, query)
-        if not (call.problem.compiling or call.problem.vmapped) and not lowering.all_finite(key, value):
+        if not call.problem.compiling and not lowering.all_finite(key, value):
             raise NotFiniteError(
                 "backend 'sdpa' met keys or values that are not finite where some query may attend them, another not"
             )
@@ -122,7 +122,7 @@ def _mask(call: Call) -> Tensor:
 def _constants(call: Call) -> tuple[object, ...] | None:
     """What determines the mask, where pattern and bias are constants over positions that were not given."""
     p = call.problem
-    if p.compiling or p.vmapped or call.coords[0].names or call.coords[1].names:
+    if p.compiling or call.coords[0].names or call.coords[1].names:
         return None
     pattern, bias = call.pattern.constants, () if call.bias is None else call.bias.constants
     if pattern is None or bias is None:

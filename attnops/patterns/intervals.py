@@ -65,6 +65,12 @@ class Causal(PositionPattern):
     def reach(self, low: float, high: float) -> tuple[float, float]:
         return float("-inf"), high
 
+    def most_pairs(self, num_queries: int, num_keys: int, aligned: bool) -> int:
+        if not aligned:
+            return num_queries * num_keys
+        rows = min(num_queries, num_keys)  # those before see nothing
+        return rows * num_keys - rows * (rows - 1) // 2
+
 
 class SlidingWindow(PositionPattern):
     """p_i − left ≤ p_j ≤ p_i + right: left + right + 1 keys, its own position among them.
