@@ -180,7 +180,7 @@ class HeteroAttention(nn.Module):
             first_rows(self.edge_types, 2, query_blocks, sizes, self.softmax == "joint"),
             first_rows(self.edge_types, 0, key_blocks, sizes, self.keys == "type"),
         )  # fmt: skip
-        like = next(iter(x.values()), next(self.parameters(), torch.empty(0)))  # for the dtype and device of nothing
+        like = next(iter(x.values()), next(self.parameters(), torch.zeros(0)))  # for the dtype and device of nothing
         names = [name_of(kind) for kind in key_blocks] if self.keys == "type" else [name_of(r) for r in self.edge_types]
         query = self._project(self.query, [name_of(kind) for kind in query_blocks], query_blocks, x, like)
         key, value = (self._project(maps, names, key_blocks, x, like) for maps in (self.key, self.value))

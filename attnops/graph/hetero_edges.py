@@ -59,7 +59,7 @@ def join_relations(
         if adjacency.attr is not None:
             attr[relation] = adjacency.attr
     data = {name: _join_data(name, values, edge_types, counts) for name, values in edge_data.items()}
-    edge_index = torch.cat(blocks, dim=1) if blocks else torch.empty(2, 0, dtype=torch.long, device=device)
+    edge_index = torch.cat(blocks, dim=1) if blocks else torch.zeros(2, 0, dtype=torch.long, device=device)
     types_of_edges = torch.cat(types) if types else edge_index[0]
     return RelationEdges(edge_index, types_of_edges, counts, attr, data)
 
@@ -109,7 +109,7 @@ def read_node_data(
 ) -> dict[str, Tensor]:
     """Coords of concatenated rows: `type`, the place of the node type in the list, and every datum given."""
     places = [torch.full((sizes[kind],), node_types.index(kind), device=device) for kind in blocks]
-    coords = {"type": torch.cat(places) if places else torch.empty(0, dtype=torch.long, device=device)}
+    coords = {"type": torch.cat(places) if places else torch.zeros(0, dtype=torch.long, device=device)}
     for name, values in (node_data or {}).items():
         if name == "type":
             raise ValueError("node_data holds 'type', which the layer itself sets; name yours otherwise")
@@ -127,7 +127,7 @@ def read_node_data(
                     raise ValueError(f"node_data[{name!r}] lacks {kind!r}, which has {sizes[kind]} nodes")
                 continue
             parts.append(values[kind])
-        coords[name] = torch.cat(parts) if parts else torch.empty(0, device=device)
+        coords[name] = torch.cat(parts) if parts else torch.zeros(0, device=device)
     return coords
 
 

@@ -15,6 +15,8 @@ from torch import Tensor
 import attnops
 from attnops.graph import HeteroAttention
 
+pytestmark = pytest.mark.usefixtures("poison")
+
 HEADS, OUT = 2, 3
 SIZES = {"camera": 3, "person": 5, "zone": 2, "ghost": 0}
 CHANNELS = {"camera": 4, "person": 6, "zone": 3, "ghost": 2}
@@ -319,17 +321,6 @@ def test_sparse_and_hetero_data() -> None:
     assert {kind: rows.shape for kind, rows in out.items()} == {kind: (n, HEADS * OUT) for kind, n in SIZES.items()}
     matrix = torch.sparse_coo_tensor(edges[SEES].flip(0), torch.ones(COUNTS[SEES]).double(), (5, 3))
     torch.testing.assert_close(layer(x, {**edges, SEES: matrix})["person"], out["person"])
-
-
-@pytest.mark.parametrize("score", ["dot", "gatv2"])
-def test_compiled_in_one_graph(score: Any) -> None:
-    x, edges = problem(9)
-    attr = {FOLLOWS: torch.randn(COUNTS[FOLLOWS], 2).double()}
-    layer = build(score=score, edge_dim={FOLLOWS: 2}, type_prior=True)
-    expected = layer(x, edges, attr)
-    out = torch.compile(layer, fullgraph=True, backend="aot_eager")(x, edges, attr)
-    for kind in SIZES:
-        torch.testing.assert_close(out[kind], expected[kind])
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,8 @@ from torch import Tensor
 import attnops
 from attnops.graph import GATConv, GATv2Conv, TransformerConv
 
+pytestmark = pytest.mark.usefixtures("poison")
+
 LAYERS = [GATConv, GATv2Conv, TransformerConv]
 LOOPING = [GATConv, GATv2Conv]
 
@@ -246,24 +248,6 @@ def test_a_graph_runs_on_its_edges(layer: Any, edge_dim: int | None) -> None:
     with attnops.trace() as plans:
         make(layer, edge_dim=edge_dim)(x, edges, attr if edge_dim else None)
     assert [plan.backend for plan in plans] == ["scatter"]
-
-
-@pytest.mark.parametrize("layer", LAYERS)
-@pytest.mark.parametrize("edge_dim", [None, 2])
-def test_compiled_in_one_graph(layer: Any, edge_dim: int | None) -> None:
-    """Self-loops added as by default, among edges that hold some."""
-    x, edges, attr = graph()
-    assert (edges[0] == edges[1]).any()
-    x.requires_grad_()
-    conv = layer(4, 3, heads=2, edge_dim=edge_dim, aggr="mean").double()
-    arguments = (x, edges) if edge_dim is None else (x, edges, attr)
-    compiled = torch.compile(conv, fullgraph=True, backend="aot_eager")
-    out, expected = compiled(*arguments), conv(*arguments)
-    torch.testing.assert_close(out, expected)
-    found = torch.autograd.grad(out.square().sum(), [x, *conv.parameters()])
-    wanted = torch.autograd.grad(expected.square().sum(), [x, *conv.parameters()])
-    for ours, right in zip(found, wanted, strict=True):
-        torch.testing.assert_close(ours, right)
 
 
 def test_import_needs_no_torch_geometric() -> None:
