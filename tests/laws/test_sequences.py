@@ -141,7 +141,7 @@ def test_packed_documents_equal_separate_ones(backend: str) -> None:
     close(packed, torch.cat(separate, 1), "packed")
 
 
-# --------------------------------------------------------------------------------------------------------------- merging
+# ----------------------------------------------------------------------------------------------------------- merging
 MERGING = [name for name in BACKENDS if name in ("reference", "blockwise", "scatter")]
 
 
@@ -196,7 +196,7 @@ def _loss(result: attnops.AttentionOutput) -> Tensor:
     return (result.out * normal(*result.out.shape, seed=7)).sum() + (lse * normal(*lse.shape, seed=8)).sum()
 
 
-# ---------------------------------------------------------------------------------------------------- order of operations
+# ------------------------------------------------------------------------------------------------ order of operations
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_dot_scale_softcap_bias_pattern_softmax_sum_in_this_order(backend: str) -> None:
     """Against the formula, written out in float64."""
