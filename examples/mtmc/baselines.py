@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.mtmc.appearance import Appearance
 from examples.mtmc.associate import Identities
 from examples.mtmc.candidates import Candidates
 from examples.mtmc.network import Network
@@ -72,6 +71,6 @@ def appearance_pairs(recording: Recording) -> tuple[NDArray[np.int64], NDArray[n
     return source, target
 
 
-def appearance_gain(looks: Appearance, source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.float64]:
+def appearance_gain(looks: NDArray[np.float64], source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.float64]:
     """The cosine of two looks, each less the mean look of its camera."""
-    return np.asarray((looks.centred[source] * looks.centred[target]).sum(1))
+    return np.asarray((looks[source] * looks[target]).sum(1))

@@ -2,16 +2,17 @@
 
     camera   –sees→      tracklet    the camera that a tracklet was seen by
     camera   –adjacent→  camera      directed links, with their prior and typical delay
-    tracklet –candidate→ tracklet    only along a link and within its window; with link prior, travel ratio and delay
+    tracklet –candidate→ tracklet    only along a link and within its window; with link prior, travel ratio,
+                                     delay and the cosine of their looks
 """
 
 from __future__ import annotations
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch_geometric.data import HeteroData
 
-from examples.mtmc.appearance import Appearance
 from examples.mtmc.candidates import Candidates
 from examples.mtmc.network import Network
 from examples.mtmc.prior import Prior, arrival_rates
@@ -21,7 +22,7 @@ CAMERA_DIM, ADJACENT_DIM, EXTRA_DIM = 5, 2, 2
 
 
 def build_graph(
-    recording: Recording, pairs: Candidates, prior: Prior, looks: Appearance, network: Network | None = None
+    recording: Recording, pairs: Candidates, prior: Prior, looks: NDArray[np.float64], network: Network | None = None
 ) -> HeteroData:
     """The graph of a recording, by what ``network`` (default: the recording's own) believes about cameras and links."""
     network = network or recording.network
@@ -30,7 +31,6 @@ def build_graph(
     between = [x for x in network.links if x.source != x.target]
     data = HeteroData()
 
-    data["tracklet"].look = torch.as_tensor(looks.reduced, dtype=torch.float32)
     length = np.array([[np.log1p(t.time_out - t.time_in), np.log1p(len(t.frames))] for t in tracklets])
     data["tracklet"].x = torch.as_tensor(length.reshape(-1, EXTRA_DIM) - 2.5, dtype=torch.float32)
     data["tracklet"].camera = torch.tensor([number[t.camera] for t in tracklets], dtype=torch.int64)
@@ -68,5 +68,7 @@ def build_graph(
     candidate.edge_index = torch.as_tensor(np.stack([pairs.source, pairs.target]))
     candidate.prior = torch.as_tensor(prior.link, dtype=torch.float32)
     candidate.travel = torch.as_tensor(prior.travel, dtype=torch.float32)
+    alike = (looks[pairs.source] * looks[pairs.target]).sum(1)
+    candidate.alike = torch.as_tensor(alike, dtype=torch.float32)
     candidate.delay = torch.as_tensor(pairs.delay, dtype=torch.float32)
     return data

@@ -16,41 +16,37 @@ from examples.mtmc.travel import fit
 COUNT = 1.0  # passages that every link and every start and end counts for before any is seen
 
 
-def learn_links(recording: Recording, without: Collection[int] = ()) -> Network:
+def learn_links(recording: Recording, without: Collection[int] = (), pairs: Candidates | None = None) -> Network:
     """The recording's network with priors, travel times, starts and ends counted from its true identities.
 
-    Tracklets of the identities ``without`` are passed over, so that these can be tested.
+    Tracklets of the identities ``without`` are passed over, so that these can be tested; ``pairs`` are the recording's
+    candidates where they are known already.
     """
-    if without:
-        kept = [t for t in recording.tracklets if t.truth not in without]
-        recording = Recording(recording.network, kept)
     network = recording.network
-    pairs = candidates(recording)
-    before = true_predecessors(recording)
-    true = before[pairs.target] == pairs.source
-    passages = np.bincount(pairs.link[true], minlength=len(network.links)).astype(float)
-    leaving = {name: 0 for name in network.cameras}
-    entering = dict(leaving)
-    ending, starting = dict(leaving), dict(leaving)
-    followed, preceded = set(pairs.source[true].tolist()), set(pairs.target[true].tolist())
-    for n, tracklet in enumerate(recording.tracklets):
-        leaving[tracklet.camera] += 1
-        entering[tracklet.camera] += 1
-        ending[tracklet.camera] += n not in followed
-        starting[tracklet.camera] += n not in preceded
-    options = {name: 1 + sum(x.source == name for x in network.links) for name in network.cameras}
+    pairs = pairs or candidates(recording)
+    counted = np.array([t.truth not in without for t in recording.tracklets], dtype=bool)
+    true = true_predecessors(recording)[pairs.target] == pairs.source
+    true &= counted[pairs.target] & counted[pairs.source]
+    camera = np.array([network.index(t.camera) for t in recording.tracklets], dtype=np.int64)
+    last, first = counted.copy(), counted.copy()
+    last[pairs.source[true]] = first[pairs.target[true]] = False
+    size = len(network.cameras)
+    seen, ending, starting = (np.bincount(camera[x], minlength=size) for x in (counted, last, first))
+    passages = np.bincount(pairs.link[true], minlength=len(network.links))
     links = []
     for number, link in enumerate(network.links):
-        own = pairs.delay[true & (pairs.link == number)]
-        prior = (passages[number] + COUNT) / (leaving[link.source] + COUNT * options[link.source])
-        links.append(replace(link, prior=float(prior), travel=fit(own, link.window, link.travel)))
+        at_source = seen[network.index(link.source)]
+        options = 1 + sum(x.source == link.source for x in network.links)
+        prior = (passages[number] + COUNT) / (at_source + COUNT * options)
+        delays = pairs.delay[true & (pairs.link == number)]
+        links.append(replace(link, prior=float(prior), travel=fit(delays, link.window, link.travel)))
     cameras = {
         name: replace(
-            camera,
-            starts=(starting[name] + COUNT) / (entering[name] + 2 * COUNT),
-            ends=(ending[name] + COUNT) / (leaving[name] + 2 * COUNT),
+            given,
+            starts=float((starting[n] + COUNT) / (seen[n] + 2 * COUNT)),
+            ends=float((ending[n] + COUNT) / (seen[n] + 2 * COUNT)),
         )
-        for name, camera in network.cameras.items()
+        for n, (name, given) in enumerate(network.cameras.items())
     }
     return Network(cameras, tuple(links))
 
@@ -74,7 +70,7 @@ def cross_fitted_prior(recording: Recording, pairs: Candidates, folds: int = 10)
             own = (ends_of[0] == a) & (ends_of[1] == b)
             if not own.any() and a != b:
                 continue
-            given = prior_of(recording, pairs, learn_links(recording, members[a] | members[b]))
+            given = prior_of(recording, pairs, learn_links(recording, members[a] | members[b], pairs))
             link[own], travel[own] = given.link[own], given.travel[own]
             if a == b:
                 starts[fold == a], ends[fold == a] = given.starts[fold == a], given.ends[fold == a]

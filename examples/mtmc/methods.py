@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import HeteroData
 
-from examples.mtmc.appearance import Appearance, appearance_of
+from examples.mtmc.appearance import looks_of
 from examples.mtmc.associate import associate
 from examples.mtmc.baselines import (
     appearance_gain,
@@ -50,7 +50,7 @@ class Scene:
     network: Network
     pairs: Candidates
     prior: Prior
-    looks: Appearance
+    looks: NDArray[np.float64]
     graph: HeteroData
     true: NDArray[np.bool_]  # [E], whether a candidate is a true successor
 
@@ -65,7 +65,7 @@ def scene(recording: Recording, network: Network | None = None, prior: Prior | N
     network = network or recording.network
     pairs = candidates(recording)
     prior = prior or prior_of(recording, pairs, network)
-    looks = appearance_of(recording)
+    looks = looks_of(recording)
     true = true_predecessors(recording)[pairs.target] == pairs.source
     return Scene(recording, network, pairs, prior, looks, build_graph(recording, pairs, prior, looks, network), true)
 

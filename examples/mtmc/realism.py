@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from examples.mtmc.appearance import appearance_of
+from examples.mtmc.appearance import looks_of
 from examples.mtmc.candidates import candidates, true_predecessors
 from examples.mtmc.simulate import World
 from examples.mtmc.tracklets import Recording
@@ -88,7 +88,7 @@ def _walks(world: World) -> dict[int, list[str]]:
 
 def rank1(recording: Recording, centred: bool) -> float:
     """How often the nearest look in another camera is of the same identity, where there is one."""
-    looks = appearance_of(recording).centred if centred else np.stack([t.embedding for t in recording.tracklets])  # type: ignore[misc]
+    looks = looks_of(recording) if centred else np.stack([t.embedding for t in recording.tracklets])  # type: ignore[misc]
     camera = np.array([recording.network.index(t.camera) for t in recording.tracklets])
     who = np.array([-1 if t.truth is None else t.truth for t in recording.tracklets])
     alike = looks @ looks.T

@@ -39,7 +39,7 @@ def train(
     best, best_state = float("inf"), copy.deepcopy(matcher.state_dict())
     for step in range(steps):
         optimizer.zero_grad()
-        loss(matcher(turned(fitting.graph)), fitting).backward()
+        loss(matcher(fitting.graph), fitting).backward()
         torch.nn.utils.clip_grad_norm_(matcher.parameters(), 1.0)
         optimizer.step()
         schedule.step()
@@ -51,15 +51,6 @@ def train(
                 best, best_state = now, copy.deepcopy(matcher.state_dict())
     matcher.load_state_dict(best_state)
     return matcher.eval()
-
-
-def turned(graph: HeteroData) -> HeteroData:
-    """The graph with all looks turned by one random rotation: the axes of an embedding mean nothing by themselves."""
-    look = graph["tracklet"].look
-    rotation, _ = torch.linalg.qr(torch.randn(look.shape[1], look.shape[1]))
-    graph = copy.copy(graph)
-    graph["tracklet"].look = look @ rotation
-    return graph
 
 
 def loss(matches: Matches, labelled: Labelled) -> Tensor:

@@ -90,10 +90,13 @@ def fit(delays: ArrayLike, window: tuple[float, float], given: TravelTime | None
         share = np.exp(log_p - log_p.max(1, keepdims=True))
         share /= share.sum(1, keepdims=True)
         count = share.sum(0)
+        before = centres
         weights = (count + 1) / (count + 1).sum()
         centres = ((share * values[:, None]).sum(0) + pull * anchor) / (count + pull)
         square = (share * (values[:, None] - centres) ** 2).sum(0)
         spreads = np.sqrt((square + SHRINKAGE * whole**2) / (count + SHRINKAGE))
         spreads = np.maximum(spreads, LEAST[kind])
+        if np.allclose(centres, before, rtol=1e-5):
+            break
     middle = np.exp(centres) if kind == "lognormal" else centres
     return TravelTime(kind, tuple(zip(weights.tolist(), middle.tolist(), spreads.tolist(), strict=True)), window)
