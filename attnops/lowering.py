@@ -121,7 +121,7 @@ def attention(
     if allowed is not None:
         if allowed.ndim < 4 or allowed.shape[-2:] != pairs.shape[-2:]:
             allowed = allowed.expand(*allowed.shape[:-2], *pairs.shape[-2:])
-        if call.problem.compiling or call.problem.vmapped:
+        if call.problem.opaque:
             key, value = without_garbage(allowed, key, value)
             query = without_dead_queries(allowed, query)
         elif not all_finite(query, key, value):

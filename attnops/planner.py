@@ -80,15 +80,23 @@ class Plan:
 
 def rank(problem: Problem, backends: Sequence[Backend]) -> tuple[Candidate, ...]:
     """Every backend's word on a problem, in the order in which `auto` would take them: a pure function."""
-    candidates = []
-    for place, backend in enumerate(backends):
+    ranked: list[Candidate] = []
+    for backend in backends:
         reason = backend.unavailable()
         refusals = [f"it cannot run here: {reason}"] if reason is not None else backend.refuse(problem)
         estimate = backend.estimate(problem)
         condition = "if keys and values are finite" if backend.needs_finite and problem.forbids else ""
         candidate = Candidate(backend.name, tuple(refusals), estimate.bytes, estimate.operations, condition)
-        candidates.append((bool(refusals), estimate.operations, place, candidate))
-    return tuple(candidate for *_, candidate in sorted(candidates, key=lambda entry: entry[:3]))
+        # placed by comparisons alone, which a tracer with symbolic sizes can follow
+        place = sum(1 for other in ranked if not _before(candidate, other))
+        ranked.insert(place, candidate)
+    return tuple(ranked)
+
+
+def _before(candidate: Candidate, other: Candidate) -> bool:
+    if bool(candidate.refusals) != bool(other.refusals):
+        return not candidate.refusals
+    return candidate.operations < other.operations
 
 
 def over_budget(problem: Problem, candidate: Candidate) -> str | None:

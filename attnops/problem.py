@@ -61,6 +61,16 @@ class Problem(NamedTuple):
     budget: int  # bytes that `auto` may let a backend allocate
 
     @property
+    def opaque(self) -> bool:
+        """Whether the values of tensors cannot be read: under a tracer, or under vmap."""
+        return self.compiling or self.vmapped
+
+    @property
+    def learns(self) -> bool:
+        """Whether any gradient is asked for."""
+        return self.grad or self.bias_grad
+
+    @property
     def pairs(self) -> int:
         """B·H·Nq·Nk, the pairs of a dense grid."""
         return self.batch * self.heads * self.num_queries * self.num_keys
@@ -80,8 +90,8 @@ class Problem(NamedTuple):
 class Estimate:
     """What a backend expects to need: bytes above inputs and output, and operations.
 
-    An operation is one multiply-add of a fused dense kernel, or the time of one; a memory-bound pass over a tensor
-    counts as several a number. Estimates rank backends; they promise nothing.
+    An operation is one multiply-add of a fused dense kernel, or the time of one: a pass over a tensor in memory counts
+    as some ten a number (measured on a CPU). Estimates rank backends; they promise nothing.
     """
 
     bytes: int

@@ -63,12 +63,9 @@ class Blockwise:
         pairs = problem.pairs
         if problem.blocks_known:  # a block reaches as far as the last of its rows does
             pairs = min(pairs, problem.bound + problem.batch * problem.heads * problem.num_queries * rows)
-        per_pair = problem.dim + problem.value_dim + (16 if problem.forbids else 8)
-        if written_out:
-            per_pair += 40 * vectors
-        blocks = -(-problem.num_queries // rows)
-        passes = (4 if written_out else 3) if problem.grad or problem.bias_grad else 1
-        steps = pairs * per_pair * passes + blocks * 200_000
+        a_pair = problem.dim + problem.value_dim + (250 * vectors if written_out else 40 if problem.forbids else 12)
+        passes = (4 if written_out else 3.6) if problem.learns else 1
+        steps = int(pairs * a_pair * passes) + -(-problem.num_queries // rows) * 3_000_000 + 2_000_000
         return Estimate(block, steps)
 
     def run(self, call: Call) -> Result:

@@ -51,7 +51,7 @@ class Flex:
     def estimate(self, problem: Problem) -> Estimate:
         width = problem.dim + problem.value_dim
         if not problem.compiling:
-            return Estimate(problem.pairs * problem.compute_bytes * 4, problem.pairs * (width + 80))
+            return Estimate(problem.pairs * problem.compute_bytes * 4, problem.pairs * (width + 600))
         pairs = problem.pairs
         if problem.blocks_known:
             pairs = min(pairs, problem.bound + problem.batch * problem.heads * problem.num_queries * BLOCK)

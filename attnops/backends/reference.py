@@ -23,10 +23,10 @@ class Reference:
         columns = problem.num_keys if problem.num_edges is None else problem.num_edges
         pairs = problem.batch * problem.heads * problem.num_queries * columns
         vectors = 1 if problem.score in ("dot", "softcap") else problem.dim
-        copies = (4 if problem.grad else 3) + 2 * vectors
+        copies = (4 if problem.learns else 3) + 2 * vectors
         width = problem.dim + problem.value_dim
         return Estimate(
-            pairs * copies * problem.compute_bytes, pairs * (width + 40 * vectors) * (3 if problem.grad else 1)
+            pairs * copies * problem.compute_bytes, pairs * (width + 400 * vectors) * (2 if problem.learns else 1)
         )
 
     def run(self, call: Call) -> Result:

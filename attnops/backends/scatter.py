@@ -32,10 +32,10 @@ class Scatter:
 
     def estimate(self, problem: Problem) -> Estimate:
         edges = problem.batch * problem.heads * (problem.num_edges or 0)
-        copied = 1 if problem.score in ("dot", "softcap") else 4 * problem.dim * (2 if problem.grad else 1)
+        copied = 1 if problem.score in ("dot", "softcap") else 4 * problem.dim * (2 if problem.learns else 1)
         numbers = edges * (copied + 6)
         width = problem.dim + problem.value_dim
-        steps = edges * (4 * width + 20 + 10 * copied) * (3 if problem.grad else 1)
+        steps = edges * (4 * width + 20 + 10 * copied) * (3 if problem.learns else 1)
         return Estimate(numbers * problem.compute_bytes, steps + 300_000)
 
     def run(self, call: Call) -> Result:
@@ -94,7 +94,7 @@ def _clean(call: Call, csr: Sorted, allowed: Tensor | None, bias: Tensor | None)
     query, key, value = call.query, call.key, call.value
     if allowed is None and bias is None:
         return query, key, value
-    opaque = call.problem.compiling or call.problem.vmapped
+    opaque = call.problem.opaque
     if not opaque and lowering.all_finite(query, key, value):
         return query, key, value
     joined = torch.ones((1, 1, 1), dtype=torch.bool, device=key.device) if allowed is None else allowed

@@ -50,34 +50,35 @@ class Sdpa:
         return reasons
 
     def estimate(self, problem: Problem) -> Estimate:
-        masked = problem.forbids and not _is_bare(problem)
-        fused = problem.dim == problem.value_dim and not problem.dropout and not (problem.bias_grad and not problem.lse)
-        cells = problem.num_queries * problem.num_keys
-        laid_out = 0
-        if masked:
-            tables = problem.batch * problem.heads if problem.biased else problem.batch
-            laid_out = (
-                cells * tables * problem.compute_bytes * (2 if problem.biased else 1) * (2 if problem.bias_grad else 1)
-            )
-        dense = 0 if fused else problem.pairs * problem.compute_bytes * (3 if problem.grad or problem.bias_grad else 2)
-        work = problem.pairs * (problem.dim + problem.value_dim + 12)
-        if problem.causal and problem.num_queries == problem.num_keys:
-            work //= 2
-        steps = work * (3 if problem.grad else 1) + laid_out * 4 + dense * 2
+        masked = problem.forbids and not _is_bare(problem) and not _is_causal(problem)
+        fused = problem.dim == problem.value_dim and not problem.dropout and (problem.lse or not problem.bias_grad)
+        tables = problem.batch * (problem.heads if problem.biased else 1)
+        cells = problem.num_queries * problem.num_keys * tables if masked else 0
+        copies = 2 if problem.biased else 1
+        laid_out = cells * problem.compute_bytes * copies * (2 if problem.bias_grad else 1)
+        dense = 0 if fused else problem.pairs * problem.compute_bytes * (3 if problem.learns else 2)
+        a_pair = problem.dim + problem.value_dim + (12 if fused else 120)
+        pairs = problem.pairs // 2 if _is_causal(problem) else problem.pairs
+        steps = pairs * a_pair * (3 if problem.learns else 1) + cells * 30 * copies
         return Estimate(laid_out + dense, steps)
 
     def run(self, call: Call) -> Result:
         query, key, value = call.query, call.key, call.value
         causal, mask = False, None
-        if call.problem.causal and query.shape[2] == key.shape[2]:
+        if _is_causal(call.problem):
             causal = True
         elif call.problem.forbids and not _is_bare(call.problem):
             query, key, value, mask = _lay_out(call)
-        if causal and not call.problem.compiling and not lowering.all_finite(key, value):
+        if causal and not call.problem.opaque and not lowering.all_finite(key, value):
             raise NotFiniteError("backend 'sdpa' needs finite keys and values under a pattern that forbids pairs")
         if call.problem.lse:
             return _with_lse(call, query, key, value, mask, causal)
         return Result(_grouped(call, query, key, value, mask, causal))
+
+
+def _is_causal(problem: Problem) -> bool:
+    """Whether the kernel's own causal flag, which aligns the first query with the first key, says what is meant."""
+    return problem.causal and problem.num_queries == problem.num_keys
 
 
 def _is_bare(problem: Problem) -> bool:
@@ -89,11 +90,11 @@ def _lay_out(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Query, key and value free of garbage, and pattern and bias as one additive mask."""
     query, key, value = call.query, call.key, call.value
     mask = _mask(call)
-    if call.problem.compiling or not lowering.all_finite(query, key, value):
+    if call.problem.opaque or not lowering.all_finite(query, key, value):
         possible = mask.detach() != float("-inf")
         key, value = lowering.without_garbage(possible, key, value)
         query = lowering.without_dead_queries(possible, query)
-        if not call.problem.compiling and not lowering.all_finite(key, value):
+        if not call.problem.opaque and not lowering.all_finite(key, value):
             raise NotFiniteError(
                 "backend 'sdpa' met keys or values that are not finite where some query may attend them, another not"
             )
@@ -122,7 +123,7 @@ def _mask(call: Call) -> Tensor:
 def _constants(call: Call) -> tuple[object, ...] | None:
     """What determines the mask, where pattern and bias are constants over positions that were not given."""
     p = call.problem
-    if p.compiling or call.coords[0].names or call.coords[1].names:
+    if p.opaque or call.coords[0].names or call.coords[1].names:
         return None
     pattern, bias = call.pattern.constants, () if call.bias is None else call.bias.constants
     if pattern is None or bias is None:
