@@ -71,6 +71,8 @@ def appearance_pairs(recording: Recording) -> tuple[NDArray[np.int64], NDArray[n
     return source, target
 
 
-def appearance_gain(looks: NDArray[np.float64], source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.float64]:
+def appearance_gain(
+    looks: NDArray[np.float64], source: NDArray[np.int64], target: NDArray[np.int64]
+) -> NDArray[np.float64]:
     """The cosine of two looks, each less the mean look of its camera."""
     return np.asarray((looks[source] * looks[target]).sum(1))

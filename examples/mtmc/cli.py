@@ -24,13 +24,15 @@ app = typer.Typer(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the results.")],
     seeds: Annotated[int, typer.Option(min=1, help="How many simulated networks.")] = 5,
-    small: Annotated[bool, typer.Option("--small", help="A few minutes of a quiet day: seconds, not a result.")] = False,
+    small: Annotated[
+        bool, typer.Option("--small", help="A few minutes of a quiet day: seconds, not a result.")
+    ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes (default: one a core).")] = None,
 ) -> None:
     """Simulate a camera network, learn its prior, track, and compare with what needs no prior."""
     from examples.mtmc.demo import run_demo
 
-    run_demo(out, seeds, small, workers, Console())
+    run_demo(out, seeds, small, workers, Console(markup=False, highlight=False))
 
 
 @app.command()
@@ -60,7 +62,14 @@ def track(
     if format not in FORMATS:
         raise typer.BadParameter(f"{format!r}; it must be one of {', '.join(FORMATS)}", param_hint="--format")
     protocol = Protocol(rate or None, not drop_single)
-    run_track(data, format, links, out, Options(learn_until, cross_fit, min_boxes, miss, protocol), Console())
+    run_track(
+        data,
+        format,
+        links,
+        out,
+        Options(learn_until, cross_fit, min_boxes, miss, protocol),
+        Console(markup=False, highlight=False),
+    )
 
 
 @app.command()
@@ -71,7 +80,7 @@ def train(
     """Train the matcher that track uses, on a simulated network."""
     from examples.mtmc.pretrain import pretrain
 
-    pretrain(out, seed, Console())
+    pretrain(out, seed, Console(markup=False, highlight=False))
 
 
 def main() -> None:
@@ -84,6 +93,7 @@ def main() -> None:
     except (NotADirectoryError, PermissionError) as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        print("interrupted; nothing was written", file=sys.stderr)
-        sys.exit(130)
+    except SystemExit as stop:
+        if stop.code == 130:
+            print("interrupted; nothing was written", file=sys.stderr)
+        raise

@@ -45,8 +45,8 @@ def describe(protocol: Protocol, size: Size, seeds: int) -> str:
     """The protocol in words."""
     return (
         f"simulated; {seeds} seed(s); links, travel times and matchers learned on {size.training_minutes:g} minutes, "
-        f"thresholds of all rows found by one search on their last third, scored on {size.test_minutes:g} later minutes "
-        f"with other people; {protocol}; precision and recall of links between consecutive tracklets of an identity"
+        f"thresholds of all rows found by one search on their last third, scored on {size.test_minutes:g} later "
+        f"minutes with other people; {protocol}; links are between consecutive tracklets of an identity"
     )
 
 
@@ -100,7 +100,10 @@ def picture_sections(draft: Path, where: str) -> list[Section]:
     """The pictures that ``write_answers`` made, and the transits where they were drawn."""
     pictures = {
         "match_matrix.png": ("Match matrix", f"Match scores of 48 consecutive tracklets ({where})."),
-        "bias.png": ("Learned bias", f"The prior b_ij of the same tracklets; grey: no link or outside its window ({where})."),
+        "bias.png": (
+            "Learned bias",
+            f"The prior b_ij of the same tracklets; grey: no link or outside its window ({where}).",
+        ),
         "transits.png": ("Travel times", f"Delays of labelled passages and the densities learned from them ({where})."),
     }
     return [

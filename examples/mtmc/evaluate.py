@@ -89,7 +89,7 @@ def iou(a: NDArray[np.float64], b: NDArray[np.float64]) -> NDArray[np.float64]:
     high = np.minimum(a[:, None, :2] + a[:, None, 2:], b[None, :, :2] + b[None, :, 2:])
     inter = np.prod(np.maximum(high - low, 0.0), axis=-1)
     union = a[:, None, 2] * a[:, None, 3] + b[None, :, 2] * b[None, :, 3] - inter
-    return np.divide(inter, union, out=np.zeros_like(inter), where=union > 0)
+    return np.asarray(np.divide(inter, union, out=np.zeros_like(inter), where=union > 0))
 
 
 def score(data: Data, clear: bool = False) -> dict[str, float]:

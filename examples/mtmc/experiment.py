@@ -38,7 +38,7 @@ class Size:
     steps: int = STEPS
 
 
-SMALL = Size(training_minutes=9.0, test_minutes=5.0, per_minute=6.0, steps=12)
+SMALL = Size(training_minutes=8.0, test_minutes=4.0, per_minute=6.0, steps=15)
 
 
 @dataclass

@@ -23,8 +23,9 @@ def shown_tracklets(recording: Recording, pairs: Candidates) -> NDArray[np.int64
     return np.arange(middle, min(len(recording.tracklets), middle + SHOWN))
 
 
-def match_matrix(path: Path, recording: Recording, pairs: Candidates, gain: NDArray[np.float64],
-                 identity: NDArray[np.int64]) -> None:  # fmt: skip
+def match_matrix(
+    path: Path, recording: Recording, pairs: Candidates, gain: NDArray[np.float64], identity: NDArray[np.int64]
+) -> None:
     """Match probability of earlier (column) and later (row); what was joined is framed, what is true is dotted."""
     shown = shown_tracklets(recording, pairs)
     image = _image(shown, pairs, 1 / (1 + np.exp(-np.clip(gain, -30, 30))))
@@ -46,10 +47,11 @@ def match_matrix(path: Path, recording: Recording, pairs: Candidates, gain: NDAr
                 true.append((last_true[truth], row))
             last_true[truth] = position[n]
     if joined:
-        axes.scatter(*zip(*joined, strict=True), marker="s", s=34, facecolors="none", edgecolors="#d95f02", linewidths=1.3,
-                     label="joined")  # fmt: skip
+        x, y = zip(*joined, strict=True)
+        axes.scatter(x, y, marker="s", s=34, facecolors="none", edgecolors="#d95f02", linewidths=1.3, label="joined")
     if true:
-        axes.scatter(*zip(*true, strict=True), marker=".", s=14, color="black", label="true")
+        x, y = zip(*true, strict=True)
+        axes.scatter(x, y, marker=".", s=14, color="black", label="true")
     if joined or true:
         axes.legend(loc="upper right", framealpha=1)
     _save(figure, path)
@@ -73,9 +75,14 @@ def transits(path: Path, recording: Recording, pairs: Candidates, true: NDArray[
     numbers = sorted(numbers, key=lambda n: -int((true & (pairs.link == n)).sum()))[:16]
     columns = min(4, max(1, len(numbers)))
     rows = -(-len(numbers) // columns) or 1
-    figure = Figure(figsize=(3.2 * columns, 2.3 * rows), layout="constrained")
+    figure = Figure(
+        figsize=(3.2 * columns, 2.3 * rows),
+    )
+    figure.subplots_adjust(
+        left=0.02, right=0.99, top=1 - 0.35 / (2.3 * rows), bottom=0.6 / (2.3 * rows), hspace=0.45, wspace=0.08
+    )
     grid = figure.subplots(rows, columns, squeeze=False)
-    for axes in grid.flat[len(numbers):]:
+    for axes in grid.flat[len(numbers) :]:
         axes.axis("off")
     for axes, n in zip(grid.flat, numbers, strict=False):
         link, delays = network.links[n], pairs.delay[true & (pairs.link == n)]
@@ -110,7 +117,8 @@ def _name(tracklet: Tracklet) -> str:
 
 
 def _square(recording: Recording, shown: NDArray[np.int64], title: str) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(10, 9), layout="constrained")
+    figure = Figure(figsize=(10, 9))
+    figure.subplots_adjust(left=0.12, right=1.0, bottom=0.13, top=0.96)
     axes = figure.add_subplot()
     names = [_name(recording.tracklets[n]) for n in shown.tolist()]
     axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)

@@ -1,9 +1,9 @@
 """The bipartite heterogeneous graph: tracklets and cameras, who sees whom, who lies beside whom, who may follow whom.
 
-    camera   –sees→      tracklet    the camera that a tracklet was seen by
-    camera   –adjacent→  camera      directed links, with their prior and typical delay
-    tracklet –candidate→ tracklet    only along a link and within its window; with link prior, travel ratio,
-                                     delay and the cosine of their looks
+camera   –sees→      tracklet    the camera that a tracklet was seen by
+camera   –adjacent→  camera      directed links, with their prior and typical delay
+tracklet –candidate→ tracklet    only along a link and within its window; with link prior, travel ratio,
+                                 delay and the cosine of their looks
 """
 
 from __future__ import annotations
@@ -52,9 +52,7 @@ def build_graph(
         dtype=torch.float32,
     ).reshape(-1, CAMERA_DIM)
 
-    data["camera", "sees", "tracklet"].edge_index = torch.stack(
-        [data["tracklet"].camera, torch.arange(len(tracklets))]
-    )
+    data["camera", "sees", "tracklet"].edge_index = torch.stack([data["tracklet"].camera, torch.arange(len(tracklets))])
     adjacent = data["camera", "adjacent", "camera"]
     adjacent.edge_index = torch.tensor(
         [[number[x.source] for x in between], [number[x.target] for x in between]], dtype=torch.int64

@@ -51,7 +51,7 @@ class Place:
 
     def wrong(self, expected: str) -> InputError:
         """An error at this place."""
-        text = self.node.value if isinstance(self.node, yaml.ScalarNode) else f"a {self.node.id}"
+        text = self.node.value if isinstance(self.node, yaml.ScalarNode) else "a list or a mapping"
         return InputError(self.path, self.line, f"{self.name}: {text!s:.80}", expected)
 
     def entries(self) -> dict[str, Place]:
@@ -109,7 +109,9 @@ def load_network(path: Path) -> Network:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(path, None, f"no readable file ({type(error).__name__})", "a links file, YAML or JSON") from None
+        raise InputError(
+            path, None, f"no readable file ({type(error).__name__})", "a links file, YAML or JSON"
+        ) from None
     try:
         if path.suffix == ".json":
             json.loads(text)
@@ -146,7 +148,7 @@ def _cameras(place: Place) -> dict[str, Camera]:
     }
     cameras = {}
     for name, entry in place.entries().items():
-        if not name.strip() or "/" in name or "\\" in name or name.startswith(".") or "\x00" in name:
+        if not name.strip() or not name.isprintable() or name.startswith(".") or {"/", "\\"} & set(name):
             raise entry.wrong("a camera name that can be a file name")
         cameras[name] = Camera(name, **entry.table(checks, ("fps",)))
     if not cameras:

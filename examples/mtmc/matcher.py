@@ -3,10 +3,10 @@
     logit(a, b) = aᵀ LeakyReLU(q_b + k_a + W cos(a, b)) + log P(A → B) + w · (log p(Δt | A → B) − log p_background)
     logit(nobody, b) = aᵀ LeakyReLU(q_b + k_nobody) + log P(start | B)
 
-q and k hold what the cameras say (messages along adjacency, then to the tracklets that they see) and how long a tracklet
-is; cos(a, b) is the likeness of the two looks, GATv2's edge feature. A tracklet attends to those it may have been before;
-and, with the same logits, to those it may be next. The match score is the log-odds of a pair against nobody at both of
-its ends. Without the bias the pattern (links and their windows), the camera messages and all else stay.
+q and k hold what the cameras say (messages along adjacency, then to the tracklets that they see) and how long a
+tracklet is; cos(a, b) is the likeness of the two looks, GATv2's edge feature. A tracklet attends to those it may have
+been before; and, with the same logits, to those it may be next. The match score is the log-odds of a pair against
+nobody at both of its ends. Without the bias the pattern (links and windows), the camera messages and all else stay.
 """
 
 from __future__ import annotations
@@ -119,6 +119,7 @@ class Matcher(nn.Module):
             query[None], key[None], key[None, :, :1],
             pattern=edges, bias=self.bias, score=self.score, return_weights=True, return_lse=True,
         )  # fmt: skip
+        assert isinstance(result, attnops.AttentionOutput) and result.weights is not None and result.lse is not None
         return result.weights[0].clamp_min(TINY).log() + result.lse[0][edge_index[1]], result.lse[0]
 
     def bias_of(self, candidate: HeteroData) -> Tensor:
@@ -126,7 +127,8 @@ class Matcher(nn.Module):
         if self.bias is None:
             return torch.zeros_like(candidate.travel)
         travel = next(term for term in self.bias.terms if isinstance(term, TravelTime))
-        return candidate.prior.log() + travel.log_weight.exp()[0] * candidate.travel
+        bias: Tensor = candidate.prior.log() + travel.log_weight.exp()[0] * candidate.travel
+        return bias
 
 
 def _read_forwards(logit: Tensor, source: Tensor, target: Tensor, count: int) -> Tensor:
@@ -134,4 +136,5 @@ def _read_forwards(logit: Tensor, source: Tensor, target: Tensor, count: int) ->
     nothing = logit.new_zeros(1, count, 1)
     edges = attnops.Edges(torch.stack([target, source]), count, count)
     result = attnops.attend(nothing, nothing, nothing, pattern=edges, bias=logit[None], return_lse=True)
+    assert isinstance(result, attnops.AttentionOutput) and result.lse is not None
     return result.lse[0]

@@ -77,7 +77,5 @@ class Network:
 
     def stretched(self, factor: float) -> Network:
         """The network that believes every way between two cameras takes ``factor`` times as long."""
-        changed = [
-            replace(x, travel=x.density.stretched(factor)) if x.source != x.target else x for x in self.links
-        ]
+        changed = [replace(x, travel=x.density.stretched(factor)) if x.source != x.target else x for x in self.links]
         return replace(self, links=tuple(changed))

@@ -27,7 +27,7 @@ def run_seeds(seeds: list[int], size: Size, protocol: Protocol, console: Console
             progress.update(task, advance=1, description=f"seed {seed}: {stage}")
 
         if workers == 1:
-            return [_one(seed, size, protocol, lambda stage, seed=seed: told(seed, stage)) for seed in seeds]  # type: ignore[misc]
+            return [_one(seed, size, protocol, lambda stage, seed=seed: told(seed, stage)) for seed in seeds]
         context = multiprocessing.get_context("spawn")
         with context.Manager() as manager, ProcessPoolExecutor(workers, mp_context=context) as pool:
             news: Any = manager.Queue()

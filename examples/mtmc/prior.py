@@ -1,7 +1,8 @@
 """The prior of a pair, before any picture is looked at: log P(A → B) + log p(Δt | A → B) − log p_background(Δt).
 
 The background is a stranger: unrelated tracklets enter B at a rate λ_B per second whatever left A, so that
-log p_background = log λ_B, the rate around the time at which b enters. Against "nobody", with P(start | B) and P(end | A), the prior log-odds of a pair are
+log p_background = log λ_B, the rate around the time at which b enters. Against "nobody", with P(start | B) and
+P(end | A), the prior log-odds of a pair are
 
     log P(A→B) + log p(Δt | A→B) − log λ_B − log P(start | B) − log P(end | A)
 
@@ -22,7 +23,7 @@ from examples.mtmc.tracklets import Recording
 
 @dataclass(frozen=True, eq=False)
 class Prior:
-    """Per candidate ``link [E]`` (a probability) and ``travel [E]`` (a log ratio); per tracklet ``starts, ends [N]``."""
+    """Per candidate ``link [E]`` (probabilities) and ``travel [E]`` (log ratios); per tracklet ``starts, ends [N]``."""
 
     link: NDArray[np.float64]
     travel: NDArray[np.float64]
@@ -32,7 +33,7 @@ class Prior:
     def log_odds(self, pairs: Candidates) -> NDArray[np.float64]:
         """Prior log-odds of each pair against both of its ends being nobody."""
         alone = np.log(self.starts[pairs.target]) + np.log(self.ends[pairs.source])
-        return np.log(self.link) + self.travel - alone
+        return np.asarray(np.log(self.link) + self.travel - alone)
 
 
 def prior_of(recording: Recording, pairs: Candidates, network: Network | None = None) -> Prior:

@@ -13,6 +13,7 @@ Embeddings lie beside a file of tracklets under the same name, ending in .npy or
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -227,10 +228,5 @@ def label(tracklets: list[Tracklet], truth: list[Track]) -> list[Tracklet]:
                     votes[there[int(overlap.argmax())][0]] += 1
         best = votes.most_common(1)
         who = best[0][0] if best and best[0][1] * 2 >= len(tracklet.frames) else None
-        labelled.append(
-            Tracklet(
-                tracklet.camera, tracklet.id, tracklet.frames, tracklet.boxes, tracklet.world,
-                tracklet.time_in, tracklet.time_out, tracklet.embedding, who,
-            )  # fmt: skip
-        )
+        labelled.append(replace(tracklet, truth=who))
     return labelled

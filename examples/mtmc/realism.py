@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+from numpy.typing import NDArray
 
 from examples.mtmc.appearance import looks_of
 from examples.mtmc.candidates import candidates, true_predecessors
@@ -35,7 +36,7 @@ def measure(world: World) -> dict[str, float | str]:
     between = np.array([x.source != x.target for x in links])[pairs.link] & ~dwell
     true = before[pairs.target] == pairs.source
 
-    def rivals(kept: np.ndarray) -> float:  # type: ignore[type-arg]
+    def rivals(kept: NDArray[np.bool_]) -> float:
         groups = Counter(zip(pairs.target[kept].tolist(), pairs.link[kept].tolist(), strict=True))
         hit = zip(pairs.target[kept & true].tolist(), pairs.link[kept & true].tolist(), strict=True)
         return float(np.mean([groups[key] for key in hit]))

@@ -59,7 +59,9 @@ def see(
         looks.of(rng, track.id)
         view[track.camera, track.id] = VIEW_NOISE * rng.normal(size=DIMS)
         if rng.random() < MISSED_VISITS:
-            dropped.append(Dropped(track.camera, f"identity {track.id}", "the simulated tracker missed the whole visit"))
+            dropped.append(
+                Dropped(track.camera, f"identity {track.id}", "the simulated tracker missed the whole visit")
+            )
             continue
         pieces += _fragments(rng, track, net.cameras[track.camera].fps)
     _switch(rng, pieces)

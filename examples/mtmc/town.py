@@ -1,8 +1,8 @@
 """The camera network that the simulator walks through: a chain, a branch, an overlapping pair, a shop on the way.
 
-    c1 ── c2 ── c3 ── c4 ── c5        c7 and c8 overlap; between c2 and c6 lies a shop;
-           ╲    │                     people come and go unwatched at c1, c4, c5 and c8
-          shop─ c6 ── c7 ═ c8
+c1 ── c2 ── c3 ── c4 ── c5        c7 and c8 overlap; between c2 and c6 lies a shop;
+       ╲    │                     people come and go unwatched at c1, c4, c5 and c8
+      shop─ c6 ── c7 ═ c8
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,9 +22,8 @@ from examples.mtmc.methods import MEANING, Scene, match, method, scene, threshol
 from examples.mtmc.readers import read
 from examples.mtmc.report import Section, Table, page
 from examples.mtmc.summary import Scores, mean_and_spread, page_table, screen_table
-from examples.mtmc.tracklets import Recording, Track
+from examples.mtmc.tracklets import Recording
 from examples.mtmc.weights import load_matcher
-from examples.mtmc.writers import NAN
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ class Options:
     cross_fit: bool = False  # learn links from all identities but those of the pair that is judged
     least: int = 1
     miss: float = 0.0  # a share of boxes taken out at random before tracking
-    protocol: Protocol = Protocol()
+    protocol: Protocol = field(default_factory=Protocol)
 
 
 def run_track(data: Path, format: str, links: Path, out: Path, options: Options, console: Console) -> Path:
@@ -47,7 +46,9 @@ def run_track(data: Path, format: str, links: Path, out: Path, options: Options,
         recording = thinned(recording, options.miss)
     if not recording.tracklets:
         raise InputError(data, None, f"no tracklet of at least {options.least} boxes", "at least one")
-    if (options.cross_fit or options.learn_until is not None) and not any(t.truth is not None for t in recording.tracklets):
+    if (options.cross_fit or options.learn_until is not None) and not any(
+        t.truth is not None for t in recording.tracklets
+    ):
         raise InputError(data, None, "no true identities", "ground truth to learn from (--learn-until, --cross-fit)")
     with console.status("scoring and associating"):
         answer = _track(recording, options)
@@ -64,7 +65,9 @@ def run_track(data: Path, format: str, links: Path, out: Path, options: Options,
         console.print(screen_table(scores, 1, f"{len(answer.scored)} tracklets of {data}"))
         console.print(f"Protocol: {options.protocol}")
     count = len(set(answer.identity.tolist()))
-    console.print(f"{len(recording.tracklets)} tracklets, {count} identities. Report: {out / 'report.html'}", soft_wrap=True)
+    console.print(
+        f"{len(recording.tracklets)} tracklets, {count} identities. Report: {out / 'report.html'}", soft_wrap=True
+    )
     return out / "report.html"
 
 
@@ -107,7 +110,11 @@ def _track(recording: Recording, options: Options) -> Answer:
         tau = threshold(row, training, matcher)
     own = method(row, given, matcher)
     gain = own.gain - tau
-    bias = match(matcher, given).bias.double().numpy() if row == "gatv2_bias" else np.log(given.prior.link) + given.prior.travel
+    bias = (
+        match(matcher, given).bias.double().numpy()
+        if row == "gatv2_bias"
+        else np.log(given.prior.link) + given.prior.travel
+    )
     others = {"none": no_association(recording), "fifo": _without_prior(given)}
     if row == "gatv2_bias":
         appearance = method("hungarian", given)
@@ -131,9 +138,7 @@ def _scores(answer: Answer, options: Options) -> dict[str, dict[str, float]]:
         part.truth = part.between(answer.start, np.inf).truth
     rows = dict(answer.others) | {answer.row: answer.identity}
     order = ["none", "fifo", "hungarian", "prior", "gatv2_bias", "oracle"]
-    return {
-        row: evaluate(part, rows[row][answer.scored], options.protocol) for row in order if row in rows
-    }
+    return {row: evaluate(part, rows[row][answer.scored], options.protocol) for row in order if row in rows}
 
 
 def _write(draft: Path, answer: Answer, scores: Scores, options: Options) -> None:
@@ -147,7 +152,8 @@ def _write(draft: Path, answer: Answer, scores: Scores, options: Options) -> Non
         for name, camera in given.network.cameras.items()
     ]
     table = [page_table(scores, 1, str(options.protocol))] if scores else []
-    head = f"{len(given.recording.tracklets)} tracklets, {len(set(answer.identity.tolist()))} identities, by {MEANING[answer.row]}."
+    count = len(set(answer.identity.tolist()))
+    head = f"{len(given.recording.tracklets)} tracklets, {count} identities, by {MEANING[answer.row]}."
     sections = [
         Section("Result", [head, *answer.notes], table),
         *picture_sections(draft, "from the middle of the recording"),
@@ -174,10 +180,6 @@ def thinned(recording: Recording, share: float, seed: int = 0) -> Recording:
         keep = rng.random(len(t.frames)) >= share
         if keep.any():
             first, last = recording.network.cameras[t.camera].seconds(t.frames[keep][[0, -1]]).tolist()
-            world = None if t.world is None else t.world[keep]
-            frames, boxes = t.frames[keep], t.boxes[keep]
-            kept.append(type(t)(t.camera, t.id, frames, boxes, world, first, last, t.embedding, t.truth))
+            frames, boxes, world = t.frames[keep], t.boxes[keep], None if t.world is None else t.world[keep]
+            kept.append(replace(t, frames=frames, boxes=boxes, world=world, time_in=first, time_out=last))
     return Recording(recording.network, kept, recording.truth, recording.dropped)
-
-
-__all__ = ["NAN", "Options", "Track", "run_track", "thinned"]

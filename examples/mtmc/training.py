@@ -39,7 +39,7 @@ def train(
     best, best_state = float("inf"), copy.deepcopy(matcher.state_dict())
     for step in range(steps):
         optimizer.zero_grad()
-        loss(matcher(fitting.graph), fitting).backward()
+        loss(matcher(fitting.graph), fitting).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(matcher.parameters(), 1.0)
         optimizer.step()
         schedule.step()

@@ -26,7 +26,7 @@ def load_matcher(path: Path = DEFAULT) -> tuple[Matcher, float]:
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as file:
-        state = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a mapping)
+        state = {name: file.get_tensor(name) for name in file.keys()}
         threshold = float(file.metadata()["threshold"])
     matcher = Matcher(use_bias=True)
     matcher.load_state_dict(state)

@@ -21,9 +21,7 @@ def mot_text(tracks: list[Track]) -> str:
         for track in tracks
         for frame, box in zip(track.frames, track.boxes.tolist(), strict=True)
     ]
-    return "".join(
-        f"{frame},{id},{','.join(f'{x:.2f}' for x in box)},1,-1,-1,-1\n" for frame, id, *box in sorted(rows)
-    )
+    return "".join(f"{frame},{id},{','.join(f'{x:.2f}' for x in box)},1,-1,-1,-1\n" for frame, id, *box in sorted(rows))
 
 
 def aicity_text(tracks: list[Track]) -> str:
@@ -45,7 +43,9 @@ def write_recording(folder: Path, recording: Recording, format: str) -> None:
         if recording.truth:
             (folder / "ground_truth.txt").write_text(aicity_text(recording.truth), encoding="utf-8")
         if recording.has_embeddings:
-            np.save(folder / "tracks.npy", np.stack([t.embedding for t in recording.tracklets if t.embedding is not None]))
+            np.save(
+                folder / "tracks.npy", np.stack([t.embedding for t in recording.tracklets if t.embedding is not None])
+            )
         return
     if format != "mot":
         raise ValueError(f"format is {format!r}; it must be 'aicity' or 'mot'")
@@ -86,30 +86,29 @@ def identities_csv(
     head = "identity,camera,tracklet,frame_in,frame_out,time_in,time_out,boxes,after_camera,after_tracklet,score,prior"
     table.writerow([*head.split(","), "truth"])
     last: dict[int, int] = {}
-    rows = []
+    rows: list[tuple[int, float, list[object]]] = []
     for n, (t, who) in enumerate(zip(recording.tracklets, identity.tolist(), strict=True)):
         before = last.get(who)
         score, prior = reasons.get((before, n), (NAN, NAN)) if before is not None else (NAN, NAN)
         earlier = recording.tracklets[before] if before is not None else None
-        rows.append(
-            [
-                who + 1,
-                t.camera,
-                t.id,
-                int(t.frames[0]),
-                int(t.frames[-1]),
-                f"{t.time_in:.3f}",
-                f"{t.time_out:.3f}",
-                len(t.frames),
-                earlier.camera if earlier else "",
-                earlier.id if earlier else "",
-                "" if np.isnan(score) else f"{score:.3f}",
-                "" if np.isnan(prior) else f"{prior:.3f}",
-                "" if t.truth is None else t.truth,
-            ]
-        )
+        cells: list[object] = [
+            who + 1,
+            t.camera,
+            t.id,
+            int(t.frames[0]),
+            int(t.frames[-1]),
+            f"{t.time_in:.3f}",
+            f"{t.time_out:.3f}",
+            len(t.frames),
+            earlier.camera if earlier else "",
+            earlier.id if earlier else "",
+            "" if np.isnan(score) else f"{score:.3f}",
+            "" if np.isnan(prior) else f"{prior:.3f}",
+            "" if t.truth is None else t.truth,
+        ]
+        rows.append((who, t.time_in, cells))
         last[who] = n
-    table.writerows(sorted(rows, key=lambda row: (row[0], float(row[5]))))
+    table.writerows(cells for _, _, cells in sorted(rows, key=lambda row: row[:2]))
     return text.getvalue()
 
 

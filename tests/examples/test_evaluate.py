@@ -29,13 +29,13 @@ def _tud(data_dir: Path, tmp_path: Path) -> Data:
         folder.mkdir()
         for name in network.cameras:
             # The ground truth lists some boxes with confidence 0 and both files negative ids nowhere: read as they are.
-            rows = [line.split(",") for line in (data_dir / "mtmc/mot15_tud" / name / f"{part}.txt").read_text().split()]
+            rows = [
+                line.split(",") for line in (data_dir / "mtmc/mot15_tud" / name / f"{part}.txt").read_text().split()
+            ]
             rows.sort(key=lambda row: (int(row[1]), int(row[0])))
             (folder / f"{name}.txt").write_text("".join(",".join(row) + "\n" for row in rows))
         tracklets = read(folder, "mot", network).tracklets
-        tracks[part] = [
-            Track(t.camera, t.id + 1000 * network.index(t.camera), t.frames, t.boxes) for t in tracklets
-        ]
+        tracks[part] = [Track(t.camera, t.id + 1000 * network.index(t.camera), t.frames, t.boxes) for t in tracklets]
     return data_of(network, tracks["gt"], tracks["test"], rate=None)
 
 
@@ -105,9 +105,7 @@ def test_field_case_empty_frames_and_sequences(cases: ModuleType) -> None:
     truth_at = [f for f, n in enumerate(given["truth_per_frame"], 1) if n]
     predicted_at = [f for f, n in enumerate(given["predicted_per_frame"], 1) if n]
     boxes = [box if given["matched_per_frame"][f - 1] else away for f in predicted_at]
-    data = data_of(
-        HD, [_track(1, truth_at, [box] * len(truth_at))], [_track(5, predicted_at, boxes)], rate=None
-    )
+    data = data_of(HD, [_track(1, truth_at, [box] * len(truth_at))], [_track(5, predicted_at, boxes)], rate=None)
     for name in ("gt_ids", "tracker_ids"):
         assert all(step.dtype == np.int64 for step in data[name])
     result = score(data, clear=True)

@@ -146,7 +146,12 @@ BAD_MOT = {
     "embeddings of another length": (_save("b.npy", np.ones((7, 4))), "b.npy", None, "1 rows (one a tracklet) or 2"),
     "an embedding that is NaN": (_save("b.npy", np.array([[1.0, np.nan]])), "b.npy", 1, "finite numbers"),
     "embeddings with pickles": (_save("b.npy", np.array([{}], dtype=object)), "b.npy", None, "without pickles"),
-    "binary rubbish": (lambda folder: (folder / "b.txt").write_bytes(b"\xff\xfe\x00\x80"), "b.txt", None, "a file of rows"),
+    "binary rubbish": (
+        lambda folder: (folder / "b.txt").write_bytes(b"\xff\xfe\x00\x80"),
+        "b.txt",
+        None,
+        "a file of rows",
+    ),
 }
 
 

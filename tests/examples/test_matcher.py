@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-from examples.mtmc.methods import ROWS, Scene, match, method, scene, threshold
 from examples.mtmc.matcher import Matcher
+from examples.mtmc.methods import ROWS, Scene, match, method, scene, threshold
 from examples.mtmc.training import loss, train
 
 
