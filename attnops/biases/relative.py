@@ -123,7 +123,7 @@ class RelativeKeys(Bias):
             )
         dtype = accumulation_dtype(query)
         with no_autocast(query.device):
-            table = query.to(dtype) @ self.weight.to(dtype).transpose(-1, -2) / math.sqrt(self.dim)
+            table = query.to(dtype) @ (self.weight.to(dtype) / math.sqrt(self.dim)).transpose(-1, -2)
         return BoundRelativeKeys(table, self.max_distance)
 
     def forward(self, pairs: Pairs) -> Tensor:

@@ -48,6 +48,19 @@ def _inverse(order: Tensor) -> Tensor:
     return torch.empty_like(order).index_copy(0, order, torch.arange(order.shape[0], device=order.device))
 
 
+@torch.library.custom_op("attnops::edge_table", mutates_args=())
+def edge_table(row: Tensor, column: Tensor, names: Tensor, num_rows: int, num_columns: int) -> Tensor:
+    """`names` at (row, column), -1 elsewhere; one operation, since inductor's FlexAttention reads a table too early."""
+    table = torch.full((num_rows, num_columns), -1, dtype=torch.long, device=row.device)
+    table[row, column] = names
+    return table
+
+
+@edge_table.register_fake
+def _(row: Tensor, column: Tensor, names: Tensor, num_rows: int, num_columns: int) -> Tensor:
+    return row.new_empty((num_rows, num_columns), dtype=torch.long)
+
+
 class Edges(Pattern):
     """The pairs of an edge list, each edge a pair of its own: a multigraph keeps its duplicates.
 
@@ -186,8 +199,7 @@ class Edges(Pattern):
             begin, end = int(csr.pointer[queries.start]), int(csr.pointer[queries.stop])
             names, target, source = csr.order[begin:end], csr.target[begin:end], csr.source[begin:end]
             first, rows, whole = queries.start, queries.stop - queries.start, True
-        ids = torch.full((rows, self.num_keys), -1, dtype=torch.long, device=self.edge_index.device)
-        ids = ids.index_put((target.long() - first, source.long()), names)
+        ids = edge_table(target.long() - first, source.long(), names, rows, self.num_keys)
         return (ids if whole else ids[queries])[:, keys]
 
     def key_ranges(self, coords: tuple[Coords, Coords], queries: slice, num_keys: int) -> Ranges:
