@@ -42,7 +42,11 @@ class Flex:
         if problem.score not in ("dot", "softcap"):
             reasons.append(f"FlexAttention computes dot products alone, not {problem.score}")
         if problem.num_edges is not None and problem.unique_edges is not True:
-            known = "an edge list may hold" if problem.unique_edges is None else "this edge list holds"
+            known = (
+                "an edge list may hold (none was looked for)"
+                if problem.unique_edges is None
+                else "this edge list holds"
+            )
             reasons.append(f"{known} duplicate edges, which a grid of pairs cannot tell apart")
         if problem.vmapped:
             reasons.append("FlexAttention runs its own vmap over the pairs and does not nest in another")
@@ -64,6 +68,9 @@ class Flex:
         query = call.query
         if not torch.is_grad_enabled():  # torch refuses a CPU's backward by requires_grad alone
             query, key, value = query.detach(), key.detach(), value.detach()
+        if call.problem.compiling and call.query.device.type == "cpu" and len(call.batch_shape) != 1:
+            rows = torch.arange(query.shape[0])  # inductor's CPU template looks through views, and through clones of them
+            query, key, value = query.index_select(0, rows), key.index_select(0, rows), value.index_select(0, rows)
         ids = None
         edges = call.pattern.edges
         if edges is not None:
