@@ -249,6 +249,8 @@ def _check_backends(
         for backend in BACKENDS:
             if backend.name == "reference" or backend.unavailable() is not None:
                 continue
+            if backend.name == "flex" and scene.edges.num_queries == scene.edges.num_keys:
+                continue  # torch traces each problem for a second, and sizes change nothing of a pair's own form
             what = f"{scene.name} on backend {backend.name!r}{about} differs from 'reference'"
             for learns in (True, False):  # a backend may take the forward alone
                 try:

@@ -463,7 +463,7 @@ def _(i: Any, backend: str) -> Results:
             for count in chunks:
                 rows = slice(at, at + count)
                 vectors = [heads(i[letter][rows]) for letter in "qkv"]
-                gate: dict[str, Any] = {"decay": i["decay"][rows], "key_mask": real[rows], "state": state}
+                gate: dict[str, Any] = {"decay": i["decay"][rows].unsqueeze(0), "key_mask": real[rows], "state": state}
                 out, state = attnops.linear_attend(
                     *vectors, feature_map="identity", causal=True, return_state=True, **gate
                 )

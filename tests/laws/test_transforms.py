@@ -189,7 +189,9 @@ def test_vmap_equals_a_loop_or_the_refusal_says_what_would(backend: str) -> None
             try:
                 got = torch.func.vmap(run)(*batch)
             except attnops.UnsupportedError as refusal:
-                assert "vmap" in str(refusal) and "best alternative" in str(refusal)
+                assert any(word in str(refusal) for word in ("vmap", "torch.func")) and "best alternative" in str(
+                    refusal
+                )
                 continue
             loop = torch.stack([run(*row) for row in zip(*batch, strict=True)])
         close(got, loop, f"out with {name}")
