@@ -69,7 +69,7 @@ class Flex:
         if not torch.is_grad_enabled():  # torch refuses a CPU's backward by requires_grad alone
             query, key, value = query.detach(), key.detach(), value.detach()
         if call.problem.compiling and call.query.device.type == "cpu" and len(call.batch_shape) != 1:
-            rows = torch.arange(query.shape[0])  # inductor's CPU template looks through views, and through clones of them
+            rows = torch.arange(query.shape[0])  # inductor's CPU template looks through views and their clones
             query, key, value = query.index_select(0, rows), key.index_select(0, rows), value.index_select(0, rows)
         ids = None
         edges = call.pattern.edges
