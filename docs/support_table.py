@@ -2,14 +2,15 @@
 
     python -m docs.support_table
 
-Every row is one small problem given to `attnops.plan`; a cell is a tick, or the number of the refusal that the plan
-prints for that backend. A backend that takes edge lists alone is asked on an edge list.
+Every row is one small problem given to `attnops.plan` with the backend named; a cell is a tick, or the number of the
+refusal that the plan prints for that backend. A backend that takes edge lists alone is asked on an edge list.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -141,8 +142,11 @@ def on_edges(backend: str) -> bool:
 
 
 def reasons(feature: Feature, backend: str, edge_list: bool) -> list[str]:
-    """What a backend says against a problem; nothing where it takes it."""
-    plan: attnops.Plan = feature.ask(attnops.plan, edge_list)
+    """What a backend says against a problem when it is named; nothing where it takes it."""
+    try:
+        plan: attnops.Plan = feature.ask(partial(attnops.plan, backend=backend), edge_list)
+    except attnops.UnsupportedError:
+        plan = feature.ask(attnops.plan, edge_list)
     candidate = next(each for each in plan.candidates if each.name == backend)
     words = list(candidate.refusals)
     if feature.given is with_garbage and candidate.condition and not words:
