@@ -145,8 +145,12 @@ def reasons(feature: Feature, backend: str, edge_list: bool) -> list[str]:
     """What a backend says against a problem when it is named; nothing where it takes it."""
     try:
         plan: attnops.Plan = feature.ask(partial(attnops.plan, backend=backend), edge_list)
-    except attnops.UnsupportedError:
+    except attnops.UnsupportedError as error:
+        said = str(error).split("refuses this problem: ", 1)[1].rsplit("; ", 1)[0]
         plan = feature.ask(attnops.plan, edge_list)
+        planned = next(each.refusals for each in plan.candidates if each.name == backend)
+        # a backend that is named may look closer than `auto` did, and say more
+        return list(planned) if "; ".join(planned) == said else [said]
     candidate = next(each for each in plan.candidates if each.name == backend)
     words = list(candidate.refusals)
     if feature.given is with_garbage and candidate.condition and not words:
