@@ -82,7 +82,11 @@ def tracking(summary: dict[str, Any]) -> str:
         numbers = [f"{scores[name][0]:.3f} ± {scores[name][1]:.3f}" for name in SHOWN]
         lines.append(f"| `{row}` | {' | '.join(numbers)} | {MEANING.get(row, '')} |")
     return "\n".join(
-        [*lines, "", f"Mean ± standard deviation over {len(summary['seeds'])} seeds. {summary['protocol']}."]
+        [
+            *lines,
+            "",
+            f"Mean ± standard deviation over {len(summary['seeds'])} seeds. Protocol: {summary['protocol'].rstrip('.')}.",
+        ]
     )
 
 

@@ -192,7 +192,7 @@ def test_the_tracking_table_is_filled_in(tmp_path: Path, monkeypatch: pytest.Mon
     page = fill(tmp_path, monkeypatch, small=True, summary=summary)
     assert "| row | IDF1 | HOTA |" in page and "old" not in page
     assert f"| `fifo` |{' 0.500 ± 0.013 |' * 5}" in page or f"| `fifo` |{' 0.500 ± 0.012 |' * 5}" in page
-    assert "over 3 seeds. simulated." in page
+    assert "over 3 seeds. Protocol: simulated." in page
 
 
 def test_a_page_without_the_marks_is_an_error() -> None:
