@@ -81,13 +81,8 @@ def tracking(summary: dict[str, Any]) -> str:
     for row, scores in summary["rows"].items():
         numbers = [f"{scores[name][0]:.3f} ± {scores[name][1]:.3f}" for name in SHOWN]
         lines.append(f"| `{row}` | {' | '.join(numbers)} | {MEANING.get(row, '')} |")
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"Mean ± standard deviation over {len(summary['seeds'])} seeds. Protocol: {summary['protocol'].rstrip('.')}.",
-        ]
-    )
+    seeds, protocol = len(summary["seeds"]), summary["protocol"].rstrip(".")
+    return "\n".join([*lines, "", f"Mean ± standard deviation over {seeds} seeds. Protocol: {protocol}."])
 
 
 def main() -> None:
