@@ -45,8 +45,8 @@ def describe(protocol: Protocol, size: Size, seeds: int) -> str:
     """The protocol in words."""
     return (
         f"simulated; {seeds} seed(s); links, travel times and matchers learned on {size.training_minutes:g} minutes, "
-        f"thresholds of all rows found by one search on their last third, scored on {size.test_minutes:g} later "
-        f"minutes with other people; {protocol}; links are between consecutive tracklets of an identity"
+        f"thresholds of all rows found there by one search; scored on {size.test_minutes:g} later minutes with "
+        f"other people; {protocol}; links are between consecutive tracklets of an identity"
     )
 
 
@@ -119,6 +119,7 @@ def _figures_table(outcomes: list[Outcome]) -> Table:
         if isinstance(first, str):
             value = first
         else:
-            value = f"{np.mean([float(o.figures[name]) for o in outcomes]):.3g}"
+            mean = float(np.mean([float(o.figures[name]) for o in outcomes]))
+            value = f"{mean:.0f}" if mean >= 100 else f"{mean:.3g}"
         body.append([name.replace("_", " "), value, REAL.get(name, "–")])
     return Table("training periods; means over seeds", ["figure", "simulated", "real"], body)

@@ -117,8 +117,8 @@ def _name(tracklet: Tracklet) -> str:
 
 
 def _square(recording: Recording, shown: NDArray[np.int64], title: str) -> tuple[Figure, Any]:
-    figure = Figure(figsize=(10, 9))
-    figure.subplots_adjust(left=0.12, right=1.0, bottom=0.13, top=0.96)
+    figure = Figure(figsize=(10, 8.2))
+    figure.subplots_adjust(left=0.11, right=1.02, bottom=0.11, top=0.96)
     axes = figure.add_subplot()
     names = [_name(recording.tracklets[n]) for n in shown.tolist()]
     axes.set_xticks(range(len(names)), names, rotation=90, fontsize=7)

@@ -19,7 +19,7 @@ MINUTES, PER_MINUTE, STEPS = 60.0, 8.0, 200
 
 
 def pretrain(out: Path, seed: int, console: Console, minutes: float = MINUTES, steps: int = STEPS) -> None:
-    """Fit on two thirds of a simulated hour, keep the best state and find the threshold on the rest; write both."""
+    """Fit on two thirds of a simulated hour, keep the state that does best on the rest; its threshold comes of all."""
     torch.set_num_threads(1)
     recording = simulate(seed, minutes, PER_MINUTE).recording
     cut = 60 * minutes * 2 / 3
@@ -29,6 +29,6 @@ def pretrain(out: Path, seed: int, console: Console, minutes: float = MINUTES, s
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("training", total=steps)
         matcher = train(fitting.labelled, holding.labelled, True, seed, steps, lambda: progress.advance(task))
-    tau = threshold("gatv2_bias", holding, matcher)
+    tau = threshold("gatv2_bias", scene(recording, learn_links(recording)), matcher)
     save_matcher(out, dict(matcher.state_dict()), tau)
     console.print(f"Wrote {out} (threshold {tau:.2f})", soft_wrap=True)

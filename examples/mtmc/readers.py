@@ -55,6 +55,10 @@ def read(folder: Path, format: str, network: Network, least: int = 1) -> Recordi
             dropped.append(Dropped(tracklet.camera, what, f"{len(tracklet.frames)} boxes, fewer than {least}"))
         else:
             kept.append(tracklet)
+    lengths = {len(t.embedding): t.camera for t in kept if t.embedding is not None}
+    if len(lengths) > 1:
+        found = ", ".join(f"{length} numbers in camera {camera}" for length, camera in lengths.items())
+        raise InputError(folder, None, f"embeddings of {found}", "embeddings of one length")
     if truth and format != "campus":
         kept = label(kept, truth)
     return Recording(network, kept, truth, dropped)

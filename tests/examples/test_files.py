@@ -192,6 +192,16 @@ def test_a_camera_without_rows_is_named(tmp_path: Path) -> None:
         read(tmp_path, "aicity", TWO)
 
 
+def test_embeddings_of_two_lengths_are_named(tmp_path: Path) -> None:
+    for camera, length in (("a", 3), ("b", 4)):
+        (tmp_path / f"{camera}.txt").write_text(GOOD)
+        np.save(tmp_path / f"{camera}.npy", np.ones((1, length)))
+    with pytest.raises(
+        InputError, match="3 numbers in camera a, 4 numbers in camera b; expected embeddings of one length"
+    ):
+        read(tmp_path, "mot", TWO)
+
+
 def test_clocks() -> None:
     camera = TWO.cameras["b"]
     frames = np.array([0, 25, 1000])
