@@ -122,8 +122,14 @@ class RelativeKeys(Bias):
                 f"dim={self.dim}"
             )
         dtype = accumulation_dtype(query)
+        usable = torch.isfinite(query.detach()).all(
+            -1, keepdim=True
+        )  # garbage in a row must not reach the weight's gradient
         with no_autocast(query.device):
-            table = query.to(dtype) @ (self.weight.to(dtype) / math.sqrt(self.dim)).transpose(-1, -2)
+            products = query.where(usable, 0).to(dtype) @ (self.weight.to(dtype) / math.sqrt(self.dim)).transpose(
+                -1, -2
+            )
+        table = products.where(usable, math.nan)
         return BoundRelativeKeys(table, self.max_distance)
 
     def forward(self, pairs: Pairs) -> Tensor:
