@@ -53,8 +53,12 @@ def read_arguments(
     return_lse: bool,
     return_weights: bool,
     budget: int,
+    look_for_duplicates: bool,
 ) -> Arguments:
     """Check every argument of `attend`, and describe the problem.
+
+    Args:
+        look_for_duplicates: whether to sort an edge list to learn if it lists a pair twice, which dense backends ask.
 
     Raises:
         ValueError, TypeError: naming the argument, what it was and what it must be.
@@ -101,7 +105,7 @@ def read_arguments(
         blocks_known=any(type(leaf).key_ranges is not Pattern.key_ranges for leaf in pattern.leaves),
         most_pairs=pattern.most_pairs(num_queries, num_keys, aligned),
         num_edges=None if edges is None else edges.num_edges,
-        unique_edges=None if edges is None else edges.unique,
+        unique_edges=edges.unique if edges is not None and look_for_duplicates else None,
         filtered=edges is not None and pattern.filter is not None,
         biased=adds,
         bias_grad=torch.is_grad_enabled() and _learns(terms, score, coords_pair, pattern, query, key),

@@ -74,7 +74,19 @@ def attend(
     if not isinstance(backend, str | Plan):
         raise TypeError(f"backend is {type(backend).__name__}; it must be a name or a Plan")
     arguments = read_arguments(
-        query, key, value, pattern, bias, score, scale, coords, dropout, return_lse, return_weights, DEFAULT_BUDGET
+        query,
+        key,
+        value,
+        pattern,
+        bias,
+        score,
+        scale,
+        coords,
+        dropout,
+        return_lse,
+        return_weights,
+        DEFAULT_BUDGET,
+        _asks_for_duplicates(backend),
     )
     problem = arguments.problem
     if isinstance(backend, Plan):
@@ -125,7 +137,19 @@ def plan(
     if isinstance(backend, Plan):
         backend = backend.backend
     arguments = read_arguments(
-        query, key, value, pattern, bias, score, scale, coords, dropout, return_lse, return_weights, budget
+        query,
+        key,
+        value,
+        pattern,
+        bias,
+        score,
+        scale,
+        coords,
+        dropout,
+        return_lse,
+        return_weights,
+        budget,
+        _asks_for_duplicates(backend),
     )
     name, candidates = choose(arguments.problem, rank(arguments.problem, BACKENDS), backend)
     return _plan(arguments, name, candidates)
@@ -154,6 +178,13 @@ def _candidates(problem: Problem) -> tuple[Candidate, ...]:
             _ranked.clear()
         candidates = _ranked[problem] = rank(problem, BACKENDS)
     return candidates
+
+
+def _asks_for_duplicates(backend: str | Plan) -> bool:
+    """Whether to look for duplicate edges: not unless a backend is named that cannot take them."""
+    if isinstance(backend, Plan):
+        return backend.problem.unique_edges is not None
+    return backend not in ("auto", "scatter", "reference")
 
 
 def _plan(arguments: Arguments, name: str, candidates: tuple[Candidate, ...]) -> Plan:

@@ -40,7 +40,11 @@ class Blockwise:
         if problem.weights:
             reasons.append("it never holds the weights of more than one block, so it cannot return them")
         if problem.num_edges is not None and problem.unique_edges is not True:
-            known = "an edge list may hold" if problem.unique_edges is None else "this edge list holds"
+            known = (
+                "an edge list may hold (none was looked for)"
+                if problem.unique_edges is None
+                else "this edge list holds"
+            )
             reasons.append(f"{known} duplicate edges, which a block of pairs cannot tell apart")
         if problem.vmapped or problem.differentiated:
             reasons.append(

@@ -34,7 +34,11 @@ class Sdpa:
         if problem.weights:
             reasons.append("torch's fused attention does not return weights")
         if problem.num_edges is not None and problem.unique_edges is not True:
-            known = "an edge list may hold" if problem.unique_edges is None else "this edge list holds"
+            known = (
+                "an edge list may hold (none was looked for)"
+                if problem.unique_edges is None
+                else "this edge list holds"
+            )
             reasons.append(f"{known} duplicate edges, which a dense mask cannot tell apart")
         if problem.vmapped and problem.device == "cpu":
             reasons.append("under vmap torch runs its CPU kernel row by row; give the batch as leading axes instead")

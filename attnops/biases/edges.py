@@ -83,7 +83,7 @@ def _in_chunks(attr: Tensor, weight: Tensor) -> Tensor:
     num_edges, edge_dim = attr.shape
     chunks = -(-num_edges // CHUNK)
     padded = F.pad(attr, (0, 0, 0, chunks * CHUNK - num_edges)).view(chunks, CHUNK, edge_dim)
-    return torch.bmm(padded, weight.t().expand(chunks, -1, -1)).view(chunks * CHUNK, -1)[:num_edges]
+    return torch.bmm(padded, weight.t().expand(chunks, -1, -1)).flatten(0, 1)[:num_edges]
 
 
 class EdgeTypePrior(Bias):

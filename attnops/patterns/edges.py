@@ -199,7 +199,7 @@ class Edges(Pattern):
             begin, end = int(csr.pointer[queries.start]), int(csr.pointer[queries.stop])
             names, target, source = csr.order[begin:end], csr.target[begin:end], csr.source[begin:end]
             first, rows, whole = queries.start, queries.stop - queries.start, True
-        ids = edge_table(target.long() - first, source.long(), names, rows, self.num_keys)
+        ids: Tensor = edge_table(target.long() - first, source.long(), names, rows, self.num_keys)
         return (ids if whole else ids[queries])[:, keys]
 
     def key_ranges(self, coords: tuple[Coords, Coords], queries: slice, num_keys: int) -> Ranges:
