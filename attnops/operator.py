@@ -276,14 +276,14 @@ def _with_sink(
     out: Tensor, lse: Tensor, weights: Tensor | None, sink: Tensor, target: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """One more logit in the denominator, with no value, in the rows that may attend some key."""
-    dead = lse == float("-inf")
-    safe = torch.where(dead, 0, lse)
+    alive = torch.isfinite(lse)  # not a row that hears nobody, nor one that hears a NaN
+    safe = torch.where(alive, lse, 0)
     logit = sink.to(lse.dtype).view(1, -1, 1)
     share = torch.sigmoid(safe - logit)
     out = (out * share.unsqueeze(-1)).to(out.dtype)
     if weights is not None:
         weights = weights * (share.unsqueeze(-1) if target is None else share[:, :, target])
-    return out, torch.where(dead, float("-inf"), torch.logaddexp(safe, logit.expand_as(safe))), weights
+    return out, torch.where(alive, torch.logaddexp(safe, logit.expand_as(safe)), lse), weights
 
 
 def _difference(planned: Problem, given: Problem) -> str:
