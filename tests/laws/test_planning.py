@@ -20,18 +20,20 @@ def plan_of(problem: Problem, **changes: object) -> attnops.Plan:
 def test_a_named_backend_runs_where_it_does_not_refuse_and_else_raises_its_reasons(backend: str) -> None:
     @given(problems("reference"))
     def law(problem: Problem) -> None:
-        planned = plan_of(problem)
-        candidate = next(each for each in planned.candidates if each.name == backend)
         built = problem.build()
-        if candidate.refusals:
-            with pytest.raises(attnops.UnsupportedError) as raised:
+        try:
+            planned = plan_of(problem, backend=backend)
+        except attnops.UnsupportedError as refusal:
+            with pytest.raises(NotImplementedError) as raised:
                 built.attend(backend)
-            for reason in candidate.refusals:
-                assert reason in str(raised.value)
-            assert planned.backend != backend
-            assert f"backend={planned.backend!r}" in str(raised.value) or "no other backend" in str(raised.value)
-            assert isinstance(raised.value, NotImplementedError)
-        elif backend != "flex":  # which torch traces for seconds; its own laws run it
+            assert type(raised.value) is attnops.UnsupportedError and str(raised.value) == str(refusal)
+            auto = plan_of(problem)
+            reasons = next(each.refusals for each in auto.candidates if each.name == backend)
+            assert reasons and all(reason in str(refusal) for reason in reasons if "none was looked for" not in reason)
+            assert f"backend={auto.backend!r}" in str(refusal) or "alternative" in str(refusal)
+            return
+        assert planned.backend == backend
+        if backend != "flex":  # which torch traces for a second; its own laws run it
             with attnops.trace() as plans:
                 built.attend(backend)
             assert [plan.backend for plan in plans] == [backend]
