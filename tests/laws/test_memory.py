@@ -18,14 +18,15 @@ HEADS, DIM, ROWS = 2, 4, 16
 
 
 class Largest(TorchDispatchMode):
-    """The most numbers that one tensor's memory holds, over every operation's results."""
+    """The most numbers that the memory of one new tensor holds, over every operation's results; views are not new."""
 
     numbers = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        known = {leaf.untyped_storage().data_ptr() for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)}
         result = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(result):
-            if isinstance(leaf, Tensor):
+            if isinstance(leaf, Tensor) and leaf.untyped_storage().data_ptr() not in known:
                 self.numbers = max(self.numbers, leaf.untyped_storage().nbytes() // leaf.element_size())
         return result
 
