@@ -33,10 +33,11 @@ def arguments(description: str) -> argparse.Namespace:
 def assert_equal_numbers(ours: list[Tensor], theirs: list[Tensor], what: str) -> None:
     """Correctness first: no figure is taken of a wrong result."""
     for place, (got, want) in enumerate(zip(ours, theirs, strict=True)):
+        got, want = got.detach(), want.detach()
         error = float((got - want).abs().max()) if got.numel() else 0.0
         bound = 1e-4 * max(1.0, float(want.abs().max()) if want.numel() else 0.0)
         if not error <= bound:
-            raise AssertionError(f"{what}: result {place} differs by {error:.2e}, more than {bound:.2e}; nothing was timed")
+            raise AssertionError(f"{what}: result {place} differs by {error:.2e}, over {bound:.2e}; nothing was timed")
 
 
 def seconds(runs: dict[str, Run], rounds: int) -> dict[str, float]:
@@ -82,4 +83,5 @@ def _cpu() -> str:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
         return platform.processor()
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), platform.processor())
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor())
