@@ -140,7 +140,7 @@ def _check_vectors(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, T
             raise TypeError(f"{name} is {tensor.dtype}; it must be a real floating dtype")
         if tensor.device != query.device:
             raise ValueError(f"{name} lies on {tensor.device}; it must lie on {query.device}, as query does")
-    if torch.is_autocast_enabled(query.device.type):
+    if query.device.type != "meta" and torch.is_autocast_enabled(query.device.type):
         lower = torch.get_autocast_dtype(query.device.type)
         query, key, value = (x if x.dtype == torch.float64 else x.to(lower) for x in (query, key, value))
     for name, tensor in (("key", key), ("value", value)):

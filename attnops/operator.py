@@ -199,7 +199,7 @@ def _plan(arguments: Arguments, name: str, candidates: tuple[Candidate, ...]) ->
 def _run(arguments: Arguments, name: str, candidates: tuple[Candidate, ...], dropout: float, auto: bool) -> Result:
     """Run without autocast: the vectors are already in its dtype, and positions and priors must stay in theirs."""
     device = arguments.query.device.type
-    if not torch.is_autocast_enabled(device):
+    if device == "meta" or not torch.is_autocast_enabled(device):
         return _run_first(_prepare(arguments, dropout), name, candidates, auto)
     with torch.autocast(device, enabled=False):
         return _run_first(_prepare(arguments, dropout), name, candidates, auto)

@@ -62,8 +62,8 @@ class Problem(NamedTuple):
 
     @property
     def opaque(self) -> bool:
-        """Whether the values of tensors cannot be read: under a tracer, or under vmap."""
-        return self.compiling or self.vmapped
+        """Whether the values of tensors cannot be read: under a tracer, under vmap, or on the meta device."""
+        return self.compiling or self.vmapped or self.device == "meta"
 
     @property
     def learns(self) -> bool:
