@@ -66,15 +66,16 @@ class Plan:
             f"attention  B{p.batch} {heads} Nq{p.num_queries} Nk{p.num_keys} {dims}  {dtype} {p.device}{grad}",
             self.description,
         ]
+        taken = next(candidate for candidate in self.candidates if candidate.name == self.backend)
         for candidate in self.candidates:
-            mark = ">" if candidate.name == self.backend else " "
+            mark = ">" if candidate is taken else " "
             if candidate.refusals:
-                lines.append(f"{mark} {candidate.name:<10} refused: {candidate.refusals[0]}")
-                lines += [f"  {'':<10}          {reason}" for reason in candidate.refusals[1:]]
+                says = "refused: " + f"\n  {'':<10}          ".join(candidate.refusals)
             else:
-                condition = f", {candidate.condition}" if candidate.condition else ""
-                needs = f"{format_bytes(candidate.bytes)}, {candidate.operations:.1e} operations{condition}"
-                lines.append(f"{mark} {candidate.name:<10} {needs}")
+                times = f"{candidate.operations / max(1, taken.operations):.2g} times the operations"
+                says = f"takes it: {candidate.operations:.1e} operations" if candidate is taken else f"could: {times}"
+                says += f", {format_bytes(candidate.bytes)}" + (f", {candidate.condition}" if candidate.condition else "")
+            lines.append(f"{mark} {candidate.name:<10} {says}")
         return "\n".join(lines)
 
 
