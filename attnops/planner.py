@@ -74,7 +74,8 @@ class Plan:
             else:
                 times = f"{candidate.operations / max(1, taken.operations):.2g} times the operations"
                 says = f"takes it: {candidate.operations:.1e} operations" if candidate is taken else f"could: {times}"
-                says += f", {format_bytes(candidate.bytes)}" + (f", {candidate.condition}" if candidate.condition else "")
+                says += f", {format_bytes(candidate.bytes)}"
+                says += f", {candidate.condition}" if candidate.condition else ""
             lines.append(f"{mark} {candidate.name:<10} {says}")
         return "\n".join(lines)
 
