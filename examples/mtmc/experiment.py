@@ -83,7 +83,7 @@ def run_seed(seed: int, size: Size, protocol: Protocol, report: Callable[[str], 
         report(f"tracking with {row}")
         outcome.scores[row] = evaluate(test, _identities(row, whole, testing, matchers, outcome), protocol)
     report("trying wrong priors")
-    wrong = {"shifted 20 %": learned.stretched(SHIFT), "one link missing": learned.without(*MISSING_LINK)}
+    wrong = {"shifted 20 %": learned.stretched(SHIFT), "link missing": learned.without(*MISSING_LINK)}
     for name, network in wrong.items():
         own = method("gatv2_bias", scene(test, network), matchers["gatv2_bias"])
         identity = own.identities(own.gain - outcome.thresholds["gatv2_bias"])

@@ -29,9 +29,9 @@ def run_seeds(seeds: list[int], size: Size, protocol: Protocol, console: Console
         if workers == 1:
             return [_one(seed, size, protocol, lambda stage, seed=seed: told(seed, stage)) for seed in seeds]
         context = multiprocessing.get_context("spawn")
-        with context.Manager() as manager, ProcessPoolExecutor(workers, mp_context=context) as pool:
-            news: Any = manager.Queue()
-            runs = [pool.submit(_in_worker, seed, size, protocol, news) for seed in seeds]
+        news = context.Queue()
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_hear, initargs=(news,)) as pool:
+            runs = [pool.submit(_in_worker, seed, size, protocol) for seed in seeds]
             try:
                 pending = set(runs)
                 while pending:
@@ -56,8 +56,16 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _in_worker(seed: int, size: Size, protocol: Protocol, news: Any) -> Outcome:
-    return _one(seed, size, protocol, lambda stage: news.put((seed, stage)))
+_news: Any = None  # of a worker process: where it tells how far it is
+
+
+def _hear(news: Any) -> None:
+    global _news
+    _news = news
+
+
+def _in_worker(seed: int, size: Size, protocol: Protocol) -> Outcome:
+    return _one(seed, size, protocol, lambda stage: _news.put((seed, stage)))
 
 
 def _one(seed: int, size: Size, protocol: Protocol, report: Any) -> Outcome:

@@ -8,11 +8,13 @@ from html import escape
 from pathlib import Path
 
 STYLE = """
-body{font:16px/1.5 system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;color:#1b1b1b;background:#fff}
+body{font:16px/1.5 system-ui,sans-serif;max-width:66rem;margin:2rem auto;padding:0 1rem;
+color:#1b1b1b;background:#fff}
 h1{font-size:1.6rem}h2{font-size:1.2rem;margin-top:2.2rem}
 .wide{overflow-x:auto}table{border-collapse:collapse;font-variant-numeric:tabular-nums}
-th,td{padding:.3rem .8rem;text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}
-th:first-child,td:first-child{text-align:left}thead th{border-bottom:2px solid #555}
+th,td{padding:.3rem .6rem;text-align:right;border-bottom:1px solid #ddd;white-space:nowrap}
+th:first-child,td:first-child,.words th:last-child,.words td:last-child{text-align:left}
+.words td:last-child{white-space:normal;min-width:10rem}thead th{border-bottom:2px solid #555}
 tr.best td{font-weight:600;background:#fff4e8}caption{text-align:left;color:#555;padding-bottom:.4rem}
 img{max-width:100%;height:auto;border:1px solid #ddd}figure{margin:1rem 0}figcaption{color:#555}
 .note{color:#555}
@@ -21,12 +23,16 @@ img{max-width:100%;height:auto;border:1px solid #ddd}figure{margin:1rem 0}figcap
 
 @dataclass(frozen=True)
 class Table:
-    """Rows of cells under a head; ``strong`` names the first cell of the row to stress."""
+    """Rows of cells under a head.
+
+    ``strong`` names the first cell of the row to stress, ``words``: the last column is text.
+    """
 
     caption: str
     head: list[str]
     rows: list[list[str]]
     strong: str = ""
+    words: bool = False
 
     def html(self) -> str:
         """The table, escaped."""
@@ -35,8 +41,9 @@ class Table:
         for row in self.rows:
             mark = ' class="best"' if row and row[0] == self.strong else ""
             body += f"<tr{mark}>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n"
+        kind = ' class="words"' if self.words else ""
         return (
-            f'<div class="wide"><table><caption>{escape(self.caption)}</caption>'
+            f'<div class="wide"><table{kind}><caption>{escape(self.caption)}</caption>'
             f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
         )
 

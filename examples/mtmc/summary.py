@@ -49,5 +49,9 @@ def screen_table(rows: Scores, seeds: int, title: str) -> Screen:
 
 def page_table(rows: Scores, seeds: int, caption: str) -> Table:
     """For the page; P and R are precision and recall of links."""
-    body = [[row, *cells(scores, seeds > 1), MEANING.get(row, "")] for row, scores in rows.items()]
-    return Table(caption, ["row", *SHOWN.values(), "what it is"], body, strong="gatv2_bias")
+    head = ["row", *SHOWN.values()]
+    body = [[row, *cells(scores, seeds > 1)] for row, scores in rows.items()]
+    if not all(row in MEANING for row in rows):
+        return Table(caption, head, body)
+    meaning = [[*line, MEANING[line[0]]] for line in body]
+    return Table(caption, [*head, "what it is"], meaning, strong="gatv2_bias", words=True)
