@@ -10,6 +10,7 @@ from torch import Tensor
 
 from attnops.biases.base import Bias, BiasSum, TensorBias
 from attnops.biases.sink import Sink
+from attnops.checks import require_flag, require_number
 from attnops.coords import Coords, resolve_coords
 from attnops.patterns.base import Full, Pattern
 from attnops.patterns.blocks import Mask
@@ -69,8 +70,10 @@ def read_arguments(
     batch_shape = tuple(query.shape[:-3])
     heads, num_queries, dim = query.shape[-3:]
     num_keys = key.shape[-2]
+    require_number(dropout=dropout)
     if not 0.0 <= dropout < 1.0:
         raise ValueError(f"dropout is {dropout}; it must be at least 0 and below 1")
+    require_flag(return_lse=return_lse, return_weights=return_weights)
     if score is None:
         score = _DOT
     elif not isinstance(score, Score):
@@ -78,6 +81,8 @@ def read_arguments(
     dot = isinstance(score, DotProduct)
     if scale is not None and not dot:
         raise ValueError(f"scale is {scale}, but it scales the dot product alone; with {score} it must be None")
+    if scale is not None:
+        require_number(scale=scale)
     if not dot:
         score.check(dim)
         _check_heads("score", score, heads)

@@ -7,6 +7,9 @@ import math
 import torch
 from torch import Tensor
 
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+COORD_DTYPES = (*INTEGERS, torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64)
+
 
 def is_concrete(tensor: Tensor) -> bool:
     """Whether the values of `tensor` can be read now: not under compile, export, vmap or a fake mode."""
@@ -19,10 +22,18 @@ def is_concrete(tensor: Tensor) -> bool:
     return type(tensor) in (Tensor, torch.nn.Parameter) and tensor.device.type != "meta"
 
 
+def _widened(tensor: Tensor) -> Tensor:
+    """int64 for integers, float32 at least for reals: a difference of two uint8 wraps, one of two bfloat16 rounds."""
+    if tensor.is_floating_point():
+        return tensor.float() if tensor.dtype in (torch.float16, torch.bfloat16) else tensor
+    return tensor if tensor.dtype in (torch.bool, torch.int64) else tensor.long()
+
+
 class Coords:
     """Named tensors that tokens or nodes carry, one value per token.
 
-    Every tensor is `[N]` or `[*B, N]`, integer or real. `index` (the storage row, 0 … N-1) and `position` are always
+    Every tensor is `[N]` or `[*B, N]`, integer or real; integers are held as int64 and halves as float32, so that
+    differences neither wrap nor round. `index` (the storage row, 0 … N-1) and `position` are always
     there; a position that is not given is the end-aligned index: keys 0 … Nk-1, queries Nk-Nq … Nk-1.
 
     Args:
@@ -43,7 +54,7 @@ class Coords:
     """
 
     def __init__(self, **data: Tensor) -> None:
-        self.data: dict[str, Tensor] = data
+        self.data: dict[str, Tensor] = {}
         self.offset = 0  # position - index, where no position is given
         self._bounds: dict[str, tuple[float, float]] = {}
         self._finite: dict[str, bool] = {}
@@ -53,14 +64,18 @@ class Coords:
                 raise TypeError(f"coords.{name} is a {type(tensor).__name__}; it must be a tensor [N] or [*B, N]")
             if name == "index":
                 raise ValueError("coords.index is the storage row and cannot be given; name yours otherwise")
-            if tensor.dtype.is_complex:
-                raise TypeError(f"coords.{name} is {tensor.dtype}; it must be integer, boolean or real")
+            if tensor.layout != torch.strided:
+                raise TypeError(f"coords.{name} is {tensor.layout}; it must be a strided tensor")
+            if tensor.dtype not in COORD_DTYPES or (name == "position" and tensor.dtype == torch.bool):
+                kinds = "integer or real" if name == "position" else "integer, boolean or real"
+                raise TypeError(f"coords.{name} is {tensor.dtype}; it must be {kinds}, of 16 bits or more if real")
             if tensor.ndim == 0:
                 raise ValueError(f"coords.{name} is a scalar; it must be [N] or [*B, N]")
             if length is not None and tensor.shape[-1] != length:
                 raise ValueError(f"coords.{name} has {tensor.shape[-1]} tokens; the other coords have {length}")
             length = tensor.shape[-1]
             self._inspect(name, tensor)
+            self.data[name] = _widened(tensor)
         self.length = length
 
     def _inspect(self, name: str, tensor: Tensor) -> None:

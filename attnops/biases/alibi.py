@@ -7,7 +7,7 @@ from torch import Tensor
 
 from attnops.biases.base import Bias
 from attnops.biases.gaps import gap
-from attnops.biases.tables import require_positive
+from attnops.checks import require_positive
 from attnops.pairs import Pairs
 
 

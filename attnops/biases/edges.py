@@ -8,15 +8,8 @@ from torch import Tensor
 
 from attnops.biases.base import Bias
 from attnops.biases.precision import no_autocast
-from attnops.biases.tables import (
-    edge_data,
-    edge_scalar,
-    read_table,
-    require_in_range,
-    require_integer,
-    require_positive,
-    zeros,
-)
+from attnops.biases.tables import edge_data, edge_scalar, read_table, require_in_range, require_integer, zeros
+from attnops.checks import require_positive
 from attnops.coords import Coords
 from attnops.pairs import Pairs
 

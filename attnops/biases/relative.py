@@ -11,7 +11,8 @@ from torch import Tensor
 from attnops.biases.base import Bias
 from attnops.biases.gaps import clipped_gap
 from attnops.biases.precision import accumulation_dtype, no_autocast
-from attnops.biases.tables import read_table, require_positive, zeros
+from attnops.biases.tables import read_table, zeros
+from attnops.checks import require_flag, require_positive
 from attnops.pairs import Pairs
 
 
@@ -40,6 +41,7 @@ class RelativeBias(Bias):
     def __init__(self, heads: int, buckets: int = 32, max_distance: int = 128, bidirectional: bool = True) -> None:
         super().__init__()
         require_positive(heads=heads, buckets=buckets, max_distance=max_distance)
+        require_flag(bidirectional=bidirectional)
         least = 4 if bidirectional else 2
         if buckets < least:
             raise ValueError(f"buckets is {buckets}; it must be {least} or more with bidirectional={bidirectional}")

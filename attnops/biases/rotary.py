@@ -12,6 +12,7 @@ from attnops.biases.base import Bias
 from attnops.biases.gaps import wide
 from attnops.biases.precision import accumulation_dtype
 from attnops.biases.rotary_scaling import RotaryScaling, require_positive_number
+from attnops.checks import require_flag
 from attnops.coords import Coords, is_concrete
 
 
@@ -54,6 +55,7 @@ class Rotary(Bias):
         if isinstance(dim, bool) or not isinstance(dim, int) or dim < 2 or dim % 2:
             raise ValueError(f"dim is {dim!r}; it must be a positive even integer, for channels turn in pairs")
         require_positive_number(base=base)
+        require_flag(interleaved=interleaved)
         if base <= 1:
             raise ValueError(f"base is {base}; it must exceed 1")
         if scaling is not None and not isinstance(scaling, RotaryScaling):

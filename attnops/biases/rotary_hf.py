@@ -18,6 +18,7 @@ from attnops.biases.rotary_scaling import (
     require_positive_number,
     yarn_magnitude,
 )
+from attnops.checks import require_positive
 
 _SHARED_KEYS = {"rope_type", "type", "rope_theta", "partial_rotary_factor"}
 _CONFIG_KEYS = ("rope_theta", "partial_rotary_factor", "original_max_position_embeddings")
@@ -77,6 +78,7 @@ class Fields:
 
 def read_scaling(values: Mapping[str, Any] | None, max_position_embeddings: int | None) -> RotaryScaling:
     """The law in `values`; see `RotaryScaling.from_hf`."""
+    _require_mapping(values)
     if max_position_embeddings is not None:
         require_positive_number(max_position_embeddings=max_position_embeddings)
     fields = Fields(values or {}, max_position_embeddings)
@@ -91,6 +93,8 @@ def read_rotary(
     values: Mapping[str, Any] | None, head_dim: int, max_position_embeddings: int | None
 ) -> tuple[int, float, RotaryScaling | None]:
     """(rotated dim, base, law) of a rope dict, or of a whole config that holds one."""
+    _require_mapping(values)
+    require_positive(dim=head_dim)
     flat, length = _rope_dict(values or {}, max_position_embeddings)
     law = read_scaling(flat, length)
     base, share = flat.get("rope_theta"), flat.get("partial_rotary_factor")
@@ -100,6 +104,11 @@ def read_rotary(
         raise ValueError(f"partial_rotary_factor is {share}; it must be at most 1")
     dim = head_dim if isinstance(law, Proportional) else int(head_dim * share)
     return dim, float(base), None if law == RotaryScaling() else law
+
+
+def _require_mapping(values: object) -> None:
+    if values is not None and not isinstance(values, Mapping):
+        raise TypeError(f"the rope dict is a {type(values).__name__}; it must be a dict, or None")
 
 
 def _rope_dict(values: Mapping[str, Any], max_position_embeddings: int | None) -> tuple[dict[str, Any], int | None]:

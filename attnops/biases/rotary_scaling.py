@@ -111,6 +111,9 @@ class RotaryScaling:
         attention_factor: float | None = None,
     ) -> RotaryScaling:
         """A factor a channel, one list up to `original_length` and one beyond; without `factor`, no magnitude."""
+        for name, factors in (("short_factor", short_factor), ("long_factor", long_factor)):
+            if not isinstance(factors, Sequence) or isinstance(factors, str):
+                raise TypeError(f"{name} is a {type(factors).__name__}; it must be a sequence of numbers")
         return LongRoPE(tuple(short_factor), tuple(long_factor), original_length, factor, attention_factor)
 
     @staticmethod

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from attnops.biases.base import Bias
-from attnops.biases.tables import require_positive, zeros
+from attnops.biases.tables import zeros
+from attnops.checks import require_positive
 
 
 class Sink(Bias):

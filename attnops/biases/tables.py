@@ -53,13 +53,6 @@ def require_in_range(bounds: tuple[float, float] | None, low: int, high: int | N
         raise ValueError(f"{name} holds {bounds[1]}; {meaning}")
 
 
-def require_positive(**arguments: int) -> None:
-    """Raise `ValueError` for an argument that is not an integer of 1 or more."""
-    for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ValueError(f"{name} is {value!r}; it must be an integer of 1 or more")
-
-
 def zeros(*shape: int) -> torch.nn.Parameter:
     """A learned table, 0 at the start."""
     return torch.nn.Parameter(torch.zeros(*shape))

@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from attnops.biases.base import Bias
-from attnops.biases.tables import read_table, require_in_range, require_integer, require_positive, zeros
+from attnops.biases.tables import read_table, require_in_range, require_integer, zeros
+from attnops.checks import require_positive
 from attnops.coords import Coords
 from attnops.pairs import Pairs
 

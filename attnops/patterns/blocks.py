@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from attnops.checks import require_positive
 from attnops.coords import Coords, is_concrete
 from attnops.pairs import Pairs, as_four_axes
 from attnops.patterns.base import Pattern, Ranges, unite_ranges
@@ -67,8 +68,7 @@ class BlockMask(Pattern):
         if not isinstance(blocks, Tensor) or blocks.dtype != torch.bool or blocks.ndim < 2:
             kind = f"{blocks.dtype} {list(blocks.shape)}" if isinstance(blocks, Tensor) else type(blocks).__name__
             raise TypeError(f"blocks is {kind}; it must be a bool tensor [..., query blocks, key blocks]")
-        if block_size < 1:
-            raise ValueError(f"block_size is {block_size}; it must be 1 or more")
+        require_positive(block_size=block_size)
         self.blocks, self.block_size = blocks, block_size
 
     def allows(self, pairs: Pairs) -> Tensor:
@@ -120,7 +120,10 @@ class GlobalTokens(Pattern):
     """
 
     def __init__(self, index: Tensor | Sequence[int]) -> None:
-        rows = index if isinstance(index, Tensor) else torch.tensor(list(index), dtype=torch.long)
+        if not isinstance(index, Tensor | Sequence) or isinstance(index, str):
+            raise TypeError(f"index is {index!r}; it must be a sequence of ints or an integer tensor [G]")
+        rows = index if isinstance(index, Tensor) else torch.tensor(list(index))
+        rows = rows.long() if rows.numel() == 0 else rows
         if rows.is_floating_point() or rows.is_complex() or rows.dtype == torch.bool or rows.ndim != 1:
             raise TypeError(f"index is {rows.dtype} {list(rows.shape)}; it must be integers [G]")
         if not is_concrete(rows):

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from attnops import convert
+from attnops.checks import require_number
 from attnops.coords import Coords, is_concrete
 from attnops.pairs import Pairs
 from attnops.patterns.base import Pattern, Ranges, unite_ranges
@@ -61,6 +62,20 @@ def _(row: Tensor, column: Tensor, names: Tensor, num_rows: int, num_columns: in
     return row.new_empty((num_rows, num_columns), dtype=torch.long)
 
 
+def _filled(name: str, fill: object, num_edges: int, like: Tensor) -> Tensor:
+    """The fill of a datum for `num_edges` edges, as `like`."""
+    if not isinstance(fill, int | float | Tensor):
+        raise TypeError(f"fill {name} is {fill!r}; it must be a number or a tensor")
+    value = torch.as_tensor(fill, device=like.device)
+    an_edge = tuple(like.shape[1:])
+    if tuple(value.shape) not in ((), (1,), an_edge, (1, *an_edge), (num_edges, *an_edge)):
+        raise ValueError(f"fill {name} has shape {list(value.shape)}; it must be a number, {list(an_edge)} or one an edge")
+    exact = value.to(like.dtype)
+    if not like.is_floating_point() and is_concrete(value) and not torch.equal(exact.to(value.dtype), value):
+        raise ValueError(f"fill {name} is {fill}; the data are {like.dtype}, which cannot hold it")
+    return exact.expand(num_edges, *an_edge)
+
+
 class Edges(Pattern):
     """The pairs of an edge list, each edge a pair of its own: a multigraph keeps its duplicates.
 
@@ -91,9 +106,14 @@ class Edges(Pattern):
             raise TypeError(f"edge_index is {kind}; it must be an int32 or int64 tensor [2, E]")
         if edge_index.ndim != 2 or edge_index.shape[0] != 2:
             raise ValueError(f"edge_index has shape {list(edge_index.shape)}; it must be [2, E]")
+        if edge_index.layout != torch.strided:
+            raise TypeError(
+                f"edge_index is {edge_index.layout}; it must be strided (Edges.from_torch_sparse reads matrices)"
+            )
         for name, size in (("num_queries", num_queries), ("num_keys", num_keys)):
-            if size < 0:
-                raise ValueError(f"{name} is {size}; it must be 0 or more")
+            require_number(**{name: size})
+            if isinstance(size, float | torch.SymFloat) or size < 0:
+                raise ValueError(f"{name} is {size}; it must be an integer of 0 or more")
         self.num_queries, self.num_keys = num_queries, num_keys
         self.num_edges = edge_index.shape[1]
         self._bounds: dict[str, tuple[float, float]] = {}
@@ -122,6 +142,10 @@ class Edges(Pattern):
     def _check_data(self, name: str, tensor: Tensor) -> None:
         if not isinstance(tensor, Tensor):
             raise TypeError(f"edge data {name} is a {type(tensor).__name__}; it must be a tensor [E] or [E, F]")
+        if tensor.dtype.is_complex or tensor.layout != torch.strided:
+            raise TypeError(
+                f"edge data {name} is {tensor.dtype}, {tensor.layout}; it must be integer, boolean or real, strided"
+            )
         if tensor.ndim == 0 or tensor.shape[0] != self.num_edges:
             raise ValueError(
                 f"edge data {name} has shape {list(tensor.shape)}; its first axis must be E = {self.num_edges}"
@@ -130,7 +154,7 @@ class Edges(Pattern):
             raise ValueError(
                 f"edge data {name} lies on {tensor.device}; it must lie on {self.edge_index.device}, as edge_index"
             )
-        if is_concrete(tensor) and tensor.numel() and tensor.dtype != torch.bool and not tensor.is_complex():
+        if is_concrete(tensor) and tensor.numel() and tensor.dtype != torch.bool:
             low, high = torch.aminmax(tensor.detach())
             self._bounds[name] = (float(low), float(high)) if tensor.is_floating_point() else (int(low), int(high))
 
@@ -269,6 +293,8 @@ class Edges(Pattern):
         Raises:
             ValueError: no list; sizes that differ; a datum that some list lacks and no fill gives.
         """
+        if not isinstance(lists, Sequence) or not all(isinstance(each, Edges) for each in lists):
+            raise TypeError("lists must be a sequence of Edges")
         if not lists:
             raise ValueError("lists is empty; Edges.cat needs at least one Edges")
         first = lists[0]
@@ -287,8 +313,7 @@ class Edges(Pattern):
                 if name in each.data:
                     parts.append(each.data[name])
                 elif name in fill:
-                    value = torch.as_tensor(fill[name], dtype=like.dtype, device=like.device)
-                    parts.append(value.expand(each.num_edges, *like.shape[1:]))
+                    parts.append(_filled(name, fill[name], each.num_edges, like))
                 elif each.num_edges:
                     raise ValueError(f"edge data {name} has no value for some edges; give one as {name}=…")
             data[name] = torch.cat(parts)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attnops.checks import require_number, require_positive
 from attnops.coords import Coords, is_concrete
 from attnops.pairs import Pairs
 from attnops.patterns.base import Pattern, Ranges
@@ -90,6 +91,7 @@ class SlidingWindow(PositionPattern):
     """
 
     def __init__(self, left: float, right: float = 0) -> None:
+        require_number(left=left, right=right)
         for name, reach in (("left", left), ("right", right)):
             if not reach >= 0:
                 raise ValueError(f"{name} is {reach}; a window must reach 0 or more")
@@ -127,8 +129,7 @@ class Dilated(Pattern):
     """
 
     def __init__(self, step: int) -> None:
-        if not step >= 1:
-            raise ValueError(f"step is {step}; it must be 1 or more")
+        require_positive(step=step)
         self.step = step
 
     def allows(self, pairs: Pairs) -> Tensor:
@@ -151,6 +152,7 @@ class Chunked(PositionPattern):
     """
 
     def __init__(self, size: int) -> None:
+        require_number(size=size)
         if not size > 0:
             raise ValueError(f"size is {size}; it must be positive")
         self.size = size
@@ -182,6 +184,7 @@ class PrefixLM(PositionPattern):
     """
 
     def __init__(self, length: float) -> None:
+        require_number(length=length)
         if not length >= 0:
             raise ValueError(f"length is {length}; it must be 0 or more")
         self.length = length

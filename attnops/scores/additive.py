@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnops.checks import require_number, require_positive
 from attnops.pairs import Pairs
 from attnops.scores.base import Score
 
@@ -20,7 +21,7 @@ class Additive(Score):
         activation: σ. negative_slope: LeakyReLU's.
 
     Raises:
-        ValueError: an unknown activation.
+        ValueError: an unknown activation, heads or dim below 1.
 
     Parameter: `a [heads, dim]`, Glorot-uniform. The `scale` of `attend` does not apply to it.
 
@@ -37,6 +38,8 @@ class Additive(Score):
         self, heads: int, dim: int, activation: Literal["tanh", "leaky_relu"] = "tanh", negative_slope: float = 0.2
     ) -> None:
         super().__init__()
+        require_positive(heads=heads, dim=dim)
+        require_number(negative_slope=negative_slope)
         if activation not in ("tanh", "leaky_relu"):
             raise ValueError(f"activation is {activation!r}; it must be 'tanh' or 'leaky_relu'")
         self.heads, self.dim, self.activation, self.negative_slope = heads, dim, activation, negative_slope
@@ -75,6 +78,8 @@ class SeparableAdditive(Score):
 
     def __init__(self, heads: int, dim: int, negative_slope: float = 0.2) -> None:
         super().__init__()
+        require_positive(heads=heads, dim=dim)
+        require_number(negative_slope=negative_slope)
         self.heads: int = heads
         self.dim, self.negative_slope = dim, negative_slope
         self.a_q = nn.Parameter(torch.empty(heads, dim))

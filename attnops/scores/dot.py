@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from attnops.checks import require_number
 from attnops.pairs import Pairs
 from attnops.scores.base import Score
 
@@ -27,7 +28,9 @@ class DotProduct(Score):
 
     def __init__(self, softcap: float | None = None) -> None:
         super().__init__()
-        if softcap is not None and not 0 < softcap < float("inf"):
+        if softcap is not None:
+            require_number(softcap=softcap)
+        if softcap is not None and not softcap > 0:
             raise ValueError(f"softcap is {softcap}; it must be positive, or None for no softcap")
         self.softcap = softcap
 

@@ -275,3 +275,61 @@ def test_an_index_out_of_range_in_a_traced_call_reads_nothing_outside(backend: s
         assert "refuses" in str(error), error
         return
     assert torch.isfinite(wild).all()
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        lambda: attnops.SlidingWindow("x"),
+        lambda: attnops.SlidingWindow(1, None),
+        lambda: attnops.SlidingWindow(10**30),
+        lambda: attnops.Dilated(torch.tensor([True])),
+        lambda: attnops.Dilated(float("inf")),
+        lambda: attnops.Dilated(10**30),
+        lambda: attnops.Chunked("x"),
+        lambda: attnops.PrefixLM(None),
+        lambda: attnops.GlobalTokens(3),
+        lambda: attnops.GlobalTokens("x"),
+        lambda: attnops.GlobalTokens([0.5]),
+        lambda: attnops.BlockMask(torch.ones(2, 2).bool(), 3.5),
+        lambda: attnops.BlockMask(torch.ones(2, 2).bool(), True),
+        lambda: attnops.DotProduct("x"),
+        lambda: attnops.DotProduct(torch.tensor([1.0])),
+        lambda: attnops.Additive(-1, 4),
+        lambda: attnops.Additive(2, None),
+        lambda: attnops.SeparableAdditive(2, 4, negative_slope="x"),
+        lambda: attnops.SeparableAdditive(2, 4, negative_slope=float("nan")),
+        lambda: attnops.RelativeBias(2, bidirectional="x"),
+        lambda: attnops.Rotary(4, interleaved="x"),
+        lambda: attnops.Rotary.from_hf("x", 4),
+        lambda: attnops.Rotary.from_hf({}, dim=float("nan")),
+        lambda: attnops.RotaryScaling.from_hf([1]),
+        lambda: attnops.RotaryScaling.longrope(None, [1.0], 4),
+        lambda: attnops.Coords(position=torch.ones(3, dtype=torch.bool)),
+        lambda: attnops.Coords(position=torch.ones(3).to_sparse()),
+        lambda: attnops.Coords(time=torch.ones(3).to(torch.float8_e4m3fn)),
+    ],
+)
+def test_constructors_name_what_they_refuse(build) -> None:  # type: ignore[no-untyped-def]
+    with pytest.raises((TypeError, ValueError), match=r"\bis\b.*must"):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("scale", "x"),
+        ("scale", float("nan")),
+        ("scale", float("inf")),
+        ("scale", True),
+        ("scale", torch.tensor(1.0)),
+        ("dropout", "x"),
+        ("dropout", torch.ones(2)),
+        ("return_lse", [1]),
+        ("return_weights", 1),
+    ],
+)
+def test_numbers_and_flags_are_checked(name: str, value: object) -> None:
+    x = torch.randn(2, 4, 8)
+    with pytest.raises((TypeError, ValueError), match=f"{name} is .*must be"):
+        attnops.attend(x, x, x, **{name: value})

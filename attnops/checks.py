@@ -1,0 +1,36 @@
+"""What a number given as an argument must be; errors name the argument, what it was and what it must be."""
+
+from __future__ import annotations
+
+import torch
+
+
+def require_number(**arguments: object) -> None:
+    """Raise `TypeError` for what is not a real number, `ValueError` for NaN and infinity."""
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, int | float | torch.SymInt | torch.SymFloat):
+            raise TypeError(f"{name} is {_shown(value)}; it must be a real number")
+        if not -float("inf") < value < float("inf"):
+            raise ValueError(f"{name} is {value}; it must be finite")
+        if isinstance(value, int) and not -(2**62) < value < 2**62:
+            raise ValueError(f"{name} is {_shown(value)}; it must fit in 63 bits")
+
+
+def require_positive(**arguments: object) -> None:
+    """Raise `ValueError` for an argument that is not an integer of 1 or more."""
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**62:
+            raise ValueError(f"{name} is {_shown(value)}; it must be an integer of 1 or more (and below 2^62)")
+
+
+def require_flag(**arguments: object) -> None:
+    """Raise `TypeError` for an argument that is neither True nor False."""
+    for name, value in arguments.items():
+        if not isinstance(value, bool):
+            raise TypeError(f"{name} is {_shown(value)}; it must be True or False")
+
+
+def _shown(value: object) -> str:
+    """A value as an error names it: a tensor by its kind, what is long by its type."""
+    text = repr(value)
+    return f"a {type(value).__name__}" if isinstance(value, torch.Tensor) or len(text) > 40 else text
