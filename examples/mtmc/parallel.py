@@ -29,7 +29,7 @@ def run_seeds(seeds: list[int], size: Size, protocol: Protocol, console: Console
         if workers == 1:
             return [_one(seed, size, protocol, lambda stage, seed=seed: told(seed, stage)) for seed in seeds]
         context = multiprocessing.get_context("spawn")
-        news = context.Queue()
+        news, others = context.Queue(), set(multiprocessing.active_children())
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_hear, initargs=(news,)) as pool:
             runs = [pool.submit(_in_worker, seed, size, protocol) for seed in seeds]
             try:
@@ -44,9 +44,9 @@ def run_seeds(seeds: list[int], size: Size, protocol: Protocol, console: Console
                     for run in done:
                         run.result()  # raises what a worker raised, at once
             except BaseException:
+                for process in set(multiprocessing.active_children()) - others:
+                    process.kill()  # nothing of theirs is kept: they write no files
                 pool.shutdown(wait=False, cancel_futures=True)
-                for process in list(getattr(pool, "_processes", {}).values()):
-                    process.terminate()
                 raise
             return [run.result() for run in runs]
 
