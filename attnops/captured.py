@@ -58,7 +58,7 @@ def _unseen_leaves(call: Call, known: dict[int, Tensor]) -> list[Tensor]:
     stops = {tensor.grad_fn for tensor in known.values() if tensor.grad_fn is not None}
     seen: set[Any] = set()
     leaves: dict[int, Tensor] = {}
-    nodes = [root.grad_fn for root in roots if root.grad_fn is not None]
+    nodes = [root.grad_fn for root in roots if isinstance(root, Tensor) and root.grad_fn is not None]
     while nodes:
         node = nodes.pop()
         if node in seen or node in stops:

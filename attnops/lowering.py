@@ -8,9 +8,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from attnops.biases.base import Bias
 from attnops.pairs import Pairs
-from attnops.patterns.base import Full
+from attnops.patterns.base import Full, Pattern
 from attnops.problem import Call
+from attnops.scores.base import Score
 from attnops.scores.dot import DotProduct
 
 
@@ -20,22 +22,49 @@ def evaluate(call: Call, pairs: Pairs) -> tuple[Tensor | None, Tensor | None]:
     bias = None
     if call.bias is not None and call.bias.adds:
         if allowed is not None and call.has_dirty_coords:
-            pairs.allowed = allowed
-        bias = call.bias(pairs).to(call.compute_dtype)
+            pairs.only(allowed)
+        bias = bias_at(call.bias, pairs)
     return allowed, bias
+
+
+def bias_at(bias: Bias, pairs: Pairs) -> Tensor:
+    """What a bias adds at the pairs, of their rank and in the dtype of their logits."""
+    return _over(pairs, bias(pairs), f"{bias}.forward", "a real tensor").to(pairs.dtype)
+
+
+def score_at(score: Score, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
+    """The logits of vectors gathered at the pairs, before bias and pattern."""
+    return _over(pairs, score(query, key, pairs), f"{score}.forward", "a real tensor").to(pairs.dtype)
+
+
+def allows_at(pattern: Pattern, pairs: Pairs) -> Tensor:
+    """Whether a pattern allows the pairs, of their rank."""
+    return _over(pairs, pattern.allows(pairs), f"{pattern}.allows", "a bool tensor")
+
+
+def _over(pairs: Pairs, value: object, source: str, kind: str) -> Tensor:
+    """`value` with the rank of the pairs, or an error that names the user's class which gave it."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"{source} gave a {type(value).__name__}; it must give {kind} over the pairs")
+    if value.dtype.is_complex or (value.dtype == torch.bool) != (kind == "a bool tensor"):
+        raise TypeError(f"{source} gave {value.dtype}; it must give {kind} over the pairs")
+    shape, rank = tuple(value.shape), len(pairs.shape)
+    if len(shape) > rank or any(a not in (1, b) for a, b in zip(reversed(shape), reversed(pairs.shape), strict=False)):
+        raise ValueError(f"{source} gave shape {list(shape)}; it must broadcast to the pairs, {list(pairs.shape)}")
+    return value if len(shape) == rank else value.reshape((1,) * (rank - len(shape)) + shape)
 
 
 def allows(call: Call, pairs: Pairs) -> Tensor | None:
     """The pattern at the pairs of a grid, None where it forbids nothing."""
     edges = call.pattern.edges
     if edges is None:
-        return call.pattern.allows(pairs) if forbids(call) else None
+        return allows_at(call.pattern, pairs) if forbids(call) else None
     if pairs.keys_are_edges:
         allowed = edges.target == pairs.query.index
     else:
         assert pairs.edge.ids is not None
         allowed = pairs.edge.ids >= 0
-    return allowed if call.pattern.filter is None else allowed & call.pattern.filter.allows(pairs)
+    return allowed if call.pattern.filter is None else allowed & allows_at(call.pattern.filter, pairs)
 
 
 def forbids(call: Call) -> bool:
@@ -161,8 +190,7 @@ def _score(
     columns = per_head(key, heads).unsqueeze(2)
     if dirty is not None and allowed is not None:
         columns = torch.where(allowed.unsqueeze(-1), columns, 0)
-    other: Tensor = score(query.unsqueeze(3), columns, pairs)
-    return other
+    return score_at(score, query.unsqueeze(3), columns, pairs)
 
 
 def _weighted_sum(weights: Tensor, value: Tensor, allowed: Tensor | None, dirty: Tensor | None) -> Tensor:

@@ -8,6 +8,7 @@ from torch import Tensor
 from attnops.arguments import Arguments, read_arguments
 from attnops.backends import BACKENDS
 from attnops.biases.base import Bias
+from attnops.checks import require_positive
 from attnops.coords import Coords
 from attnops.patterns.base import Pattern
 from attnops.planner import DEFAULT_BUDGET, Candidate, Plan, alternative, choose, collector, rank
@@ -134,6 +135,7 @@ def plan(
         >>> [candidate.name for candidate in plan.candidates if "edge list" in " ".join(candidate.refusals)]
         ['scatter']
     """
+    require_positive(budget=budget)
     if isinstance(backend, Plan):
         backend = backend.backend
     arguments = read_arguments(

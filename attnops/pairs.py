@@ -193,6 +193,12 @@ class Pairs:
     keys: slice | Tensor
     keys_are_edges: bool
 
+    def only(self, allowed: Tensor) -> None:
+        """From now on read 0 at forbidden pairs in coords that are not finite: a forbidden pair may hold NaN."""
+        self.allowed = allowed
+        self.query._kept.clear()
+        self.key._kept.clear()
+
     def read(self, table: Tensor) -> Tensor:
         """A tensor that broadcasts to `[*B, H, Nq, Nk]`, read at the pairs (a view where the block is whole)."""
         table = as_four_axes(table, self.batch_shape)

@@ -54,10 +54,10 @@ class Scatter:
             edge_data=edges.data,
             edge_ids=csr.order,
         )
-        allowed = None if call.pattern.filter is None else call.pattern.filter.allows(pairs)
+        allowed = None if call.pattern.filter is None else lowering.allows_at(call.pattern.filter, pairs)
         if allowed is not None and call.has_dirty_coords:
-            pairs.allowed = allowed
-        bias = None if call.bias is None else call.bias(pairs).to(call.compute_dtype)
+            pairs.only(allowed)
+        bias = None if call.bias is None else lowering.bias_at(call.bias, pairs)
         query, key, value = _clean(call, csr, allowed, bias)
         query, key, value = (x.to(call.compute_dtype) for x in (query, key, value))
         logits = _score(call, pairs, query, key, graph)
@@ -85,8 +85,7 @@ def _score(call: Call, pairs: Pairs, query: Tensor, key: Tensor, graph: Graph) -
     in_order = torch.arange(graph.row.shape[0], device=query.device)
     rows = gather_rows(query, graph.row, graph.pointer, in_order, in_order)
     columns = gather_rows(key, graph.column, graph.column_pointer, graph.column_order, graph.column_place)
-    logits: Tensor = score(rows, lowering.per_head(columns, heads), pairs)
-    return logits.expand(pairs.shape)
+    return lowering.score_at(score, rows, lowering.per_head(columns, heads), pairs).expand(pairs.shape)
 
 
 def _clean(call: Call, csr: Sorted, allowed: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:

@@ -127,7 +127,7 @@ def _mask(call: Call) -> Tensor:
 def _constants(call: Call) -> tuple[object, ...] | None:
     """What determines the mask, where pattern and bias are constants over positions that were not given."""
     p = call.problem
-    if p.opaque or call.coords[0].names or call.coords[1].names:
+    if p.opaque or torch.is_inference_mode_enabled() or call.coords[0].names or call.coords[1].names:
         return None
     pattern, bias = call.pattern.constants, () if call.bias is None else call.bias.constants
     if pattern is None or bias is None:

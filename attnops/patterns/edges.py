@@ -69,7 +69,7 @@ def _filled(name: str, fill: object, num_edges: int, like: Tensor) -> Tensor:
     value = torch.as_tensor(fill, device=like.device)
     an_edge = tuple(like.shape[1:])
     if tuple(value.shape) not in ((), (1,), an_edge, (1, *an_edge), (num_edges, *an_edge)):
-        raise ValueError(f"fill {name} has shape {list(value.shape)}; it must be a number, {list(an_edge)} or one an edge")
+        raise ValueError(f"fill {name} has shape {list(value.shape)}; it must be a number, {list(an_edge)} or one each")
     exact = value.to(like.dtype)
     if not like.is_floating_point() and is_concrete(value) and not torch.equal(exact.to(value.dtype), value):
         raise ValueError(f"fill {name} is {fill}; the data are {like.dtype}, which cannot hold it")
@@ -120,7 +120,8 @@ class Edges(Pattern):
         self._sorted: Sorted | None = None
         self._unique: bool | None = None
         if is_concrete(edge_index):
-            self.edge_index = edge_index.clone(memory_format=torch.contiguous_format)
+            with torch.inference_mode(False):  # an edge list first used in inference serves training too
+                self.edge_index = edge_index.clone(memory_format=torch.contiguous_format)
             self._check_ends()
         else:  # values cannot be checked: keep every end inside, so that none is read outside
             last = torch.tensor([[num_keys - 1], [num_queries - 1]], dtype=edge_index.dtype, device=edge_index.device)
@@ -185,10 +186,11 @@ class Edges(Pattern):
         """The edges in the order of their targets; kept once computed, where indices can be read."""
         if self._sorted is not None:
             return self._sorted
-        grouped = sort_edges(self.source, self.target, self.num_queries, self.num_keys)
-        if is_concrete(self.edge_index):
-            self._sorted = grouped
-        return grouped
+        if not is_concrete(self.edge_index):
+            return sort_edges(self.source, self.target, self.num_queries, self.num_keys)
+        with torch.inference_mode(False):
+            self._sorted = sort_edges(self.source, self.target, self.num_queries, self.num_keys)
+        return self._sorted
 
     @property
     def unique(self) -> bool | None:

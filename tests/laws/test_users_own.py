@@ -1,0 +1,84 @@
+"""A user's own bias, pattern or score that gives the wrong thing is named; what inference kept serves training."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import attnops
+
+BACKENDS = ("reference", "sdpa", "blockwise", "flex", "scatter")
+
+
+def given(kind: type, method: str, value: Any) -> Any:
+    """An object of a class `Given` whose method gives `value`."""
+    return type("Given", (kind,), {method: lambda self, *arguments: value})()
+
+
+def run(backend: str, **arguments: Any) -> torch.Tensor:
+    x = torch.randn(2, 4, 5, 8)
+    if backend == "scatter":
+        arguments["pattern"] = attnops.Edges(torch.tensor([[0, 1, 2], [3, 3, 4]]), 5, 5) & arguments.get(
+            "pattern", attnops.Full()
+        )
+    out = attnops.attend(x, x, x, backend=backend, **arguments)
+    assert isinstance(out, torch.Tensor)
+    return out
+
+
+WRONG = [None, 1.0, torch.ones(4), torch.ones(7, 1, 1, 1), torch.ones(1, 1, 1, 1, 1), torch.ones(1).cfloat()]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("value", [*WRONG, torch.ones(1, dtype=torch.bool)], ids=str)
+def test_a_bias_is_named(backend: str, value: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"Given\(\)\.forward gave .*; it must"):
+        run(backend, bias=given(attnops.Bias, "forward", value))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("value", [*WRONG, torch.ones(1)], ids=str)
+def test_a_pattern_is_named(backend: str, value: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"Given\(\)\.allows gave .*; it must"):
+        run(backend, pattern=given(attnops.Pattern, "allows", value))
+
+
+@pytest.mark.parametrize("backend", ["reference", "blockwise", "scatter"])
+@pytest.mark.parametrize("value", WRONG, ids=str)
+def test_a_score_is_named(backend: str, value: Any) -> None:
+    with pytest.raises((TypeError, ValueError), match=r"Given\(\)\.forward gave .*; it must"):
+        run(backend, score=given(attnops.Score, "forward", value))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_scalars_broadcast(backend: str) -> None:
+    plain = run_seeded(backend)
+    constant = given(attnops.Bias, "forward", torch.tensor(1.0, dtype=torch.float64))
+    torch.testing.assert_close(run_seeded(backend, bias=constant), plain)
+    everything = given(attnops.Pattern, "allows", torch.tensor(True))
+    torch.testing.assert_close(run_seeded(backend, pattern=everything), plain)
+
+
+def run_seeded(backend: str, **arguments: Any) -> torch.Tensor:
+    torch.manual_seed(0)
+    return run(backend, **arguments)
+
+
+def test_what_inference_kept_serves_training() -> None:
+    x = torch.randn(4, 6, 8)
+    graph = attnops.Edges(torch.randint(0, 6, (2, 12)), 6, 6)
+    problems: list[dict[str, Any]] = [
+        {"pattern": attnops.Chunked(3), "bias": attnops.ALiBi(4), "backend": "sdpa"},
+        {"pattern": graph, "backend": "scatter"},
+        {"pattern": graph, "score": attnops.Additive(4, 8), "backend": "scatter"},
+    ]
+    for problem in problems:
+        with torch.inference_mode():
+            attnops.attend(x, x, x, **problem)
+        y = x.clone().requires_grad_()
+        out = attnops.attend(y, y, y, **problem)
+        assert isinstance(out, torch.Tensor)
+        (grad,) = torch.autograd.grad(out.square().sum(), y)
+        assert grad.isfinite().all()
