@@ -28,6 +28,7 @@ check: lint types walls docs
 
 lint: $(VENV)/.made-dev
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 
 types: $(VENV)/.made-dev
 	$(BIN)/mypy

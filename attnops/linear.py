@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
+from attnops.checks import require_flag
 from attnops.coords import is_concrete
 
 FeatureMap = Callable[[Tensor], Tensor]
@@ -92,7 +93,8 @@ def linear_attend(
         out_t = φ(q_t) S_t / (φ(q_t)·z_t)
 
     Causal queries read the state of their own step; the others read that of the last. A denominator of zero gives a row
-    of zeros. The state may be carried from call to call: however a sequence is cut, outputs and final state are those
+    of zeros; a key or value that is not finite is not kept from earlier steps of its chunk, unless it is masked. The
+    state may be carried from call to call: however a sequence is cut, outputs and final state are those
     of one pass. A masked step leaves the state as it was, without decay, and what its key and value hold reaches no
     output and no gradient. A decay of 1 is no decay. Products of decays are taken as exponentials of sums, never
     divided by, so long sequences and small decays neither overflow nor divide by zero. Sums are in float32 at least.
@@ -132,6 +134,7 @@ def linear_attend(
         >>> torch.allclose(rest, whole[:, 3:], atol=1e-6)
         True
     """
+    require_flag(causal=causal, return_state=return_state)
     _check_vectors(query, key, value, causal)
     batch, heads, key_heads, length = query.shape[:-3], query.shape[-3], key.shape[-3], key.shape[-2]
     groups = heads // key_heads
@@ -271,6 +274,8 @@ def _check_vectors(query: Tensor, key: Tensor, value: Tensor, causal: bool) -> N
     for name, tensor in (("query", query), ("key", key), ("value", value)):
         if not isinstance(tensor, Tensor):
             raise TypeError(f"{name} is {type(tensor).__name__}; it must be a tensor [*B, H, N, D]")
+        if tensor.layout != torch.strided:
+            raise TypeError(f"{name} is {tensor.layout}; it must be a strided tensor [*B, H, N, D]")
         if not tensor.is_floating_point() or tensor.dtype != query.dtype:
             raise TypeError(f"{name} is {tensor.dtype}; query, key and value must share one real dtype ({query.dtype})")
         if tensor.ndim < 3 or tensor.shape[:-3] != query.shape[:-3]:

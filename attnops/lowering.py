@@ -29,28 +29,32 @@ def evaluate(call: Call, pairs: Pairs) -> tuple[Tensor | None, Tensor | None]:
 
 def bias_at(bias: Bias, pairs: Pairs) -> Tensor:
     """What a bias adds at the pairs, of their rank and in the dtype of their logits."""
-    return _over(pairs, bias(pairs), f"{bias}.forward", "a real tensor").to(pairs.dtype)
+    return _over(pairs, bias(pairs), bias, "forward", "a real tensor").to(pairs.dtype)
 
 
 def score_at(score: Score, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
     """The logits of vectors gathered at the pairs, before bias and pattern."""
-    return _over(pairs, score(query, key, pairs), f"{score}.forward", "a real tensor").to(pairs.dtype)
+    return _over(pairs, score(query, key, pairs), score, "forward", "a real tensor").to(pairs.dtype)
 
 
 def allows_at(pattern: Pattern, pairs: Pairs) -> Tensor:
     """Whether a pattern allows the pairs, of their rank."""
-    return _over(pairs, pattern.allows(pairs), f"{pattern}.allows", "a bool tensor")
+    return _over(pairs, pattern.allows(pairs), pattern, "allows", "a bool tensor")
 
 
-def _over(pairs: Pairs, value: object, source: str, kind: str) -> Tensor:
+def _over(pairs: Pairs, value: object, owner: Bias | Score | Pattern, method: str, kind: str) -> Tensor:
     """`value` with the rank of the pairs, or an error that names the user's class which gave it."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"{source} gave a {type(value).__name__}; it must give {kind} over the pairs")
+        raise TypeError(f"{owner}.{method} gave a {type(value).__name__}; it must give {kind} over the pairs")
     if value.dtype.is_complex or (value.dtype == torch.bool) != (kind == "a bool tensor"):
-        raise TypeError(f"{source} gave {value.dtype}; it must give {kind} over the pairs")
+        raise TypeError(f"{owner}.{method} gave {value.dtype}; it must give {kind} over the pairs")
     shape, rank = tuple(value.shape), len(pairs.shape)
-    if len(shape) > rank or any(a not in (1, b) for a, b in zip(reversed(shape), reversed(pairs.shape), strict=False)):
-        raise ValueError(f"{source} gave shape {list(shape)}; it must broadcast to the pairs, {list(pairs.shape)}")
+    sizes = zip(reversed(shape), reversed(pairs.shape), strict=False)
+    # symbolic sizes are compared where the tensors meet
+    if len(shape) > rank or (not torch.compiler.is_compiling() and any(a not in (1, b) for a, b in sizes)):
+        raise ValueError(
+            f"{owner}.{method} gave shape {list(shape)}; it must broadcast to the pairs, {list(pairs.shape)}"
+        )
     return value if len(shape) == rank else value.reshape((1,) * (rank - len(shape)) + shape)
 
 

@@ -88,6 +88,8 @@ def _check_parts(parts: Sequence[AttentionOutput]) -> list[Tensor]:
     """Raise on what cannot be joined; the parts' lse."""
     if isinstance(parts, (AttentionOutput, Tensor)):
         raise TypeError(f"parts is one {type(parts).__name__}; it must be a list of AttentionOutput")
+    if not isinstance(parts, Sequence):
+        raise TypeError(f"parts is a {type(parts).__name__}; it must be a sequence of AttentionOutput")
     if len(parts) == 0:
         raise ValueError("parts is empty; it must hold at least one AttentionOutput")
     lses = []

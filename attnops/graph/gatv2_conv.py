@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnops.checks import require_number, require_positive
 from attnops.graph.adjacency import Adjacency, read_adjacency
-from attnops.graph.layer import AttentionLayer, Pair
+from attnops.graph.layer import AttentionLayer, Pair, require_channels
 from attnops.graph.linear import Linear, glorot
 from attnops.graph.scores import GATv2EdgeScore, GATv2Score
 from attnops.graph.self_loops import DEFAULT, Fill, by_name, loops_wanted, replace_self_loops
@@ -65,6 +66,9 @@ class GATv2Conv(AttentionLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(kwargs)
+        require_positive(out_channels=out_channels, heads=heads)
+        require_number(dropout=dropout, negative_slope=negative_slope)
+        require_channels(in_channels)
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
         self.negative_slope, self.dropout, self.share_weights = negative_slope, dropout, share_weights
         self.add_self_loops, self.fill_value = bool(add_self_loops), fill_value

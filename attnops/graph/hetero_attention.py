@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from attnops.biases import Bias, EdgeTypePrior, LogPrior, TypePrior
 from attnops.biases.base import TensorBias
+from attnops.checks import require_number, require_positive
 from attnops.coords import Coords
 from attnops.graph.hetero_edges import RelationEdges, first_rows, join_relations, read_node_data
 from attnops.graph.hetero_metadata import Metadata, Relation, channels_of, edge_dims, name_of, one_of, read_metadata
@@ -91,6 +92,8 @@ class HeteroAttention(nn.Module):
         negative_slope: float = 0.2,
     ) -> None:
         super().__init__()
+        require_positive(out_channels=out_channels, heads=heads)
+        require_number(dropout=dropout, negative_slope=negative_slope)
         one_of("score", score, ("dot", "gatv2"))
         one_of("softmax", softmax, ("joint", "relation"))
         one_of("keys", keys, ("type", "relation"))

@@ -16,6 +16,13 @@ from attnops.states import AttentionOutput
 Pair = tuple[Tensor, Tensor | None]
 
 
+def require_channels(in_channels: object) -> None:
+    """Raise for what is not a width, -1 (to be read off the first input) included, or a pair of widths."""
+    pair = in_channels if isinstance(in_channels, tuple | list) else (in_channels, in_channels)
+    if len(pair) != 2 or any(isinstance(width, bool) or not isinstance(width, int) or width < -1 for width in pair):
+        raise TypeError(f"in_channels is {in_channels!r}; it must be an integer of -1 or more, or a pair of them")
+
+
 class AttentionLayer(nn.Module):
     """Attention of the targets of a graph over their sources, between torch-geometric's arguments and results.
 
@@ -66,6 +73,9 @@ class AttentionLayer(nn.Module):
                 raise TypeError(f"{name} is {type(features).__name__}; it must be a tensor [N, F]")
             if features.ndim != 2 or (wanted > 0 and features.shape[1] != wanted):
                 raise ValueError(f"{name} has shape {list(features.shape)}; it must be [N, in_channels = {wanted}]")
+            dtype = next(self.parameters()).dtype
+            if features.dtype != dtype and not torch.is_autocast_enabled(features.device.type):
+                raise TypeError(f"{name} is {features.dtype}; it must be {dtype}, as the weights of the layer are")
         return pair[0], pair[1], one_set or pair[0] is pair[1]
 
     # ---------------------------------------------------------------------------------------------- attention

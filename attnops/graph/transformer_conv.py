@@ -7,8 +7,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnops.checks import require_number, require_positive
 from attnops.graph.adjacency import Adjacency, read_adjacency, with_values
-from attnops.graph.layer import AttentionLayer, Pair
+from attnops.graph.layer import AttentionLayer, Pair, require_channels
 from attnops.graph.linear import Linear
 from attnops.patterns import Edges
 
@@ -59,6 +60,9 @@ class TransformerConv(AttentionLayer):
         **kwargs: Any,
     ) -> None:
         super().__init__(kwargs)
+        require_positive(out_channels=out_channels, heads=heads)
+        require_number(dropout=dropout)
+        require_channels(in_channels)
         self.in_channels, self.out_channels, self.heads, self.concat = in_channels, out_channels, heads, concat
         self.beta, self.root_weight = beta and root_weight, root_weight
         self.dropout, self.edge_dim = dropout, edge_dim
