@@ -107,7 +107,7 @@ def read_arguments(
         device=query.device.type,
         forbids=adds or not isinstance(pattern, Full),
         causal=aligned and type(pattern) is Causal and not adds,
-        blocks_known=any(type(leaf).key_ranges is not Pattern.key_ranges for leaf in pattern.leaves),
+        blocks_known=_blocks_known(pattern),
         most_pairs=pattern.most_pairs(num_queries, num_keys, aligned),
         num_edges=None if edges is None else edges.num_edges,
         unique_edges=edges.unique if edges is not None and look_for_duplicates else None,
@@ -258,6 +258,13 @@ def _learns(
     if any(tensor.requires_grad for side in coords for tensor in side.data.values()):
         return True
     return any(tensor.requires_grad for leaf in pattern.leaves if leaf.edges for tensor in leaf.edges.data.values())
+
+
+def _blocks_known(pattern: Pattern) -> bool:
+    """Whether the pattern bounds the keys of a block of queries; a block of scattered edges reaches nearly all."""
+    leaves = pattern.leaves
+    bounded = any(type(leaf).key_ranges is not Pattern.key_ranges for leaf in leaves)
+    return bounded and not any(leaf.edges is not None for leaf in leaves)
 
 
 def _kind_of_score(score: Score) -> str:

@@ -7,13 +7,12 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from attnops import lowering
 from attnops.captured import captured_tensors
 from attnops.pairs import Pairs
-from attnops.problem import Call, Estimate, Problem, Result
+from attnops.problem import Call, Estimate, Problem, Result, UnsupportedError
 
 ROWS = 256  # queries of a block, at most
 NUMBERS = 1 << 23  # of a block of logits, about
@@ -143,8 +142,11 @@ class _Blockwise(torch.autograd.Function):
         return out, lse
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+        if (
+            torch.is_grad_enabled()
+        ):  # create_graph: said here, since autograd would drop the second derivative in silence
+            raise UnsupportedError("backend 'blockwise' has no second derivative; backend='reference' has")
         query, key, value, out, lse, *tensors = ctx.saved_tensors
         if grad_out is None:
             grad_out = torch.zeros_like(out)

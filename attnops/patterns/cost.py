@@ -40,11 +40,14 @@ def count_pairs(
     allowed, empty = 0, 0
     for start in range(0, num_queries, BLOCK):
         queries = slice(start, min(num_queries, start + BLOCK))
-        rows = torch.zeros(batch, heads, queries.stop - start, dtype=torch.long, device=device)
+        rows = torch.zeros(1, 1, queries.stop - start, dtype=torch.long, device=device)
         for low, high in pattern.key_ranges(coords, queries, num_keys):
             keys = slice(low, high)
             pairs = Pairs.grid(coords, batch_shape, heads, queries, keys, dtype=torch.float32, device=device)
-            rows += pattern.allows(pairs).expand(pairs.shape).sum(-1)
+            found = pattern.allows(pairs)  # batch and heads counted once where the pattern does not tell them apart
+            found = found.reshape((1,) * (4 - found.ndim) + tuple(found.shape))
+            rows = rows + found.expand(*found.shape[:-2], *pairs.shape[2:]).sum(-1)
+        rows = rows.expand(batch, heads, -1)
         allowed += int(rows.sum())
         empty += int((rows == 0).sum())
     return Cost(allowed, allowed / total if total else 0.0, empty)

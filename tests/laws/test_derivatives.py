@@ -93,3 +93,28 @@ def test_twice_elsewhere_is_right_or_raises(backend: str, bias: tuple[str, ...],
         return
     for mine, right in zip(got, second("reference"), strict=True):
         torch.testing.assert_close(mine, right, rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("backend", ["sdpa", "blockwise", "scatter"])
+@pytest.mark.parametrize("lse", [False, True])
+def test_a_step_through_a_gradient_is_right_or_raises(backend: str, lse: bool) -> None:
+    """As in MAML, by `torch.autograd.grad` with its inputs named, which prunes what it thinks unreachable."""
+    x, weight = torch.randn(1, 6, 3).double(), torch.randn(3, 3).double().requires_grad_()
+    pattern = attnops.Edges(torch.randint(0, 6, (2, 20)), 6, 6) if backend == "scatter" else attnops.Causal()
+
+    def second(name: str) -> torch.Tensor:
+        def loss(weight: torch.Tensor) -> torch.Tensor:
+            y = x @ weight
+            result = attnops.attend(y, y, y, pattern=pattern, return_lse=True, backend=name)
+            assert isinstance(result, attnops.AttentionOutput) and result.lse is not None
+            heard = torch.where(result.lse.isfinite(), result.lse, 0)
+            return result.out.square().sum() + (heard.sum() if lse else 0)
+
+        (first,) = torch.autograd.grad(loss(weight), weight, create_graph=True)
+        return torch.autograd.grad(loss(weight - 0.1 * first), weight)[0]
+
+    try:
+        got = second(backend)
+    except RuntimeError:
+        return
+    torch.testing.assert_close(got, second("reference"))
