@@ -24,6 +24,7 @@ app = typer.Typer(
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the results.")],
     seeds: Annotated[int, typer.Option(min=1, help="How many simulated networks.")] = 5,
+    first_seed: Annotated[int, typer.Option(min=0, help="The seed of the first of them.")] = 0,
     small: Annotated[
         bool, typer.Option("--small", help="A few minutes of a quiet day: seconds, not a result.")
     ] = False,
@@ -32,7 +33,7 @@ def demo(
     """Simulate a camera network, learn its prior, track, and compare with what needs no prior."""
     from examples.mtmc.demo import run_demo
 
-    run_demo(out, seeds, small, workers, Console(markup=False, highlight=False))
+    run_demo(out, range(first_seed, first_seed + seeds), small, workers, Console(markup=False, highlight=False))
 
 
 @app.command()

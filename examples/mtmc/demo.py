@@ -23,10 +23,11 @@ from examples.mtmc.tracklets import Recording
 from examples.mtmc.writers import dropped_text, identities_csv, write_tracks
 
 
-def run_demo(out: Path, seeds: int, small: bool, workers: int | None, console: Console) -> Path:
+def run_demo(out: Path, chosen: range, small: bool, workers: int | None, console: Console) -> Path:
     """Run the demo and return the path of the report."""
     size, protocol = SMALL if small else Size(), Protocol()
-    outcomes = run_seeds(list(range(seeds)), size, protocol, console, workers)
+    seeds = len(chosen)
+    outcomes = run_seeds(list(chosen), size, protocol, console, workers)
     rows = mean_and_spread([o.scores for o in outcomes])
     wrong = mean_and_spread([o.wrong_prior for o in outcomes])
     described = describe(protocol, size, seeds)
