@@ -1,0 +1,49 @@
+"""Graph layers beside torch-geometric's of the same name and weights; every call sorts its edges anew."""
+
+from __future__ import annotations
+
+import torch
+import torch_geometric.nn as peer
+from torch import Tensor, nn
+
+import attnops.graph as ours
+from benchmarks import _side_by_side as side
+
+LAYERS = ("GATConv", "GATv2Conv", "TransformerConv")
+
+
+def main() -> None:
+    options = side.arguments(__doc__ or "")
+    nodes, edges, width, heads = (200, 4_000, 64, 4) if options.small else (20_000, 400_000, 64, 4)
+    x, edge_index = torch.randn(nodes, width), torch.randint(0, nodes, (2, edges))
+    rows = []
+    for name in LAYERS:
+        mine: nn.Module = getattr(ours, name)(width, 32, heads=heads)
+        theirs: nn.Module = getattr(peer, name)(width, 32, heads=heads)
+        theirs.load_state_dict(mine.state_dict())
+
+        def train(layer: nn.Module) -> list[Tensor]:
+            out: Tensor = layer(x, edge_index)
+            return list(torch.autograd.grad(out.square().mean(), list(layer.parameters()), allow_unused=True))
+
+        pairs = [(a, b) for a, b in zip(train(mine), train(theirs), strict=True) if a is not None]
+        side.assert_equal_numbers([mine(x, edge_index)], [theirs(x, edge_index)], name)
+        side.assert_equal_numbers([a for a, _ in pairs], [b for _, b in pairs], f"{name}, gradients")
+        rounds = 2 if options.small else 3
+        with torch.no_grad():
+            runs = {"attnops": lambda: mine(x, edge_index), "peer": lambda: theirs(x, edge_index)}
+            forward = side.seconds(runs, rounds)
+        training = side.seconds({"attnops": lambda: train(mine), "peer": lambda: train(theirs)}, rounds)
+        rows.append(
+            {
+                "layer": name,
+                "forward_ratio": forward["peer"] / forward["attnops"],
+                "training_ratio": training["peer"] / training["attnops"],
+                "training_ms": training["attnops"] * 1e3,
+            }
+        )
+    side.write(options, "layers", rows)
+
+
+if __name__ == "__main__":
+    main()
