@@ -1,5 +1,7 @@
 """Attention as one operator, from sequences to graphs: who may interact is a pattern, what is preferred is a bias."""
 
+from typing import Any
+
 from attnops import testing as testing
 from attnops.biases import ALiBi as ALiBi
 from attnops.biases import Bias as Bias
@@ -43,3 +45,12 @@ from attnops.scores import SeparableAdditive as SeparableAdditive
 from attnops.states import AttentionOutput as AttentionOutput
 from attnops.states import merge as merge
 from attnops.version import __version__ as __version__
+
+
+def __getattr__(name: str) -> Any:
+    """`attnops.viz` and `attnops.graph` are imported when first named: pictures need matplotlib."""
+    if name in ("viz", "graph", "seq"):
+        from importlib import import_module
+
+        return import_module(f"attnops.{name}")
+    raise AttributeError(f"module 'attnops' has no attribute {name!r}")

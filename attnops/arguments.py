@@ -78,6 +78,7 @@ def read_arguments(
         score = _DOT
     elif not isinstance(score, Score):
         raise TypeError(f"score is {type(score).__name__}; it must be a Score or None")
+    _require_initialised("score", score)
     dot = isinstance(score, DotProduct)
     if scale is not None and not dot:
         raise ValueError(f"scale is {scale}, but it scales the dot product alone; with {score} it must be None")
@@ -187,12 +188,15 @@ def _read_priors(
     if isinstance(bias, Pattern):
         pattern, bias = pattern & bias, None
     elif isinstance(bias, Bias):
+        _require_initialised("bias", bias)
         added = bias.pattern
         if added is not None:
             assert isinstance(added, Pattern)
             pattern = pattern & added
         for term in bias.terms:
             _check_heads("bias", term, heads)
+            if not (term.adds or term.rotates or term.binds or isinstance(term, Sink)):
+                raise TypeError(f"bias {type(term).__name__} does nothing: it defines neither forward, rotate nor bind")
         if any(isinstance(term, Sink) for term in bias.terms):
             sinks = tuple(term.weight for term in bias.terms if isinstance(term, Sink))
             rest = tuple(term for term in bias.terms if not isinstance(term, Sink))
@@ -232,6 +236,11 @@ def _tensor_bias(
     return TensorBias(values, per_edge=edges is not None)
 
 
+def _require_initialised(name: str, owner: Bias | Score) -> None:
+    if "_parameters" not in owner.__dict__:
+        raise TypeError(f"{name} {type(owner).__name__} was not initialised; its __init__ must call super().__init__()")
+
+
 def _check_heads(name: str, owner: Bias | Score, heads: int) -> None:
     if owner.heads is not None and owner.heads != heads:
         raise ValueError(f"{name} {type(owner).__name__} has {owner.heads} heads; query has {heads}")
@@ -257,7 +266,9 @@ def _learns(
         return False
     if any(tensor.requires_grad for side in coords for tensor in side.data.values()):
         return True
-    return any(tensor.requires_grad for leaf in pattern.leaves if leaf.edges for tensor in leaf.edges.data.values())
+    return any(
+        tensor.requires_grad for leaf in pattern.leaves if leaf.edges is not None for tensor in leaf.edges.data.values()
+    )
 
 
 def _blocks_known(pattern: Pattern) -> bool:

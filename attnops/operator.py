@@ -191,9 +191,8 @@ def _asks_for_duplicates(backend: str | Plan) -> bool:
 
 def _plan(arguments: Arguments, name: str, candidates: tuple[Candidate, ...]) -> Plan:
     a = arguments
-    bias = " + ".join([str(term) for term in a.bias.terms] if a.bias is not None else []) or "none"
-    if a.sinks:
-        bias += " + Sink"
+    terms = [str(term) for term in a.bias.terms] if a.bias is not None else []
+    bias = " + ".join(terms + ["Sink"] * len(a.sinks)) or "none"
     description = f"pattern    {a.pattern}\nbias       {bias}\nscore      {a.score}"
     return Plan(a.problem, name, candidates, description, a.pattern, a.coords, a.batch_shape, a.query.device)
 

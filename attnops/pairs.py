@@ -67,10 +67,19 @@ class EdgeRows:
         ids = self.ids
         if ids is None:
             lead = (1,) * (self._rank - 1)
-            return data.view(*lead, *data.shape)
+            return self._kept_apart(data.view(*lead, *data.shape))
         if data.shape[0] == 0:
             return data.new_zeros(*ids.shape, *data.shape[1:])
-        return data[ids.clamp(min=0)]
+        return self._kept_apart(data[ids.clamp(min=0)])
+
+    def _kept_apart(self, data: Tensor) -> Tensor:
+        """0 in the place of what is not finite at edges that are forbidden in every batch row and head."""
+        allowed = self._pairs.allowed
+        if allowed is None or not data.is_floating_point():
+            return data
+        somewhere = allowed.flatten(0, 1).any(0).view(1, 1, *allowed.shape[2:])
+        somewhere = somewhere.view(*somewhere.shape, *(1,) * (data.ndim - somewhere.ndim))
+        return torch.where(somewhere | torch.isfinite(data), data, 0)
 
 
 class Pairs:

@@ -72,8 +72,9 @@ class Plan:
             if candidate.refusals:
                 says = "refused: " + f"\n  {'':<10}          ".join(candidate.refusals)
             else:
-                times = f"{candidate.operations / max(1, taken.operations):.2g} times the operations"
-                says = f"takes it: {candidate.operations:.1e} operations" if candidate is taken else f"could: {times}"
+                times = candidate.operations / max(1, taken.operations)
+                more = f"{times:.2g} times the operations" if times < 100 else f"{times:.0f} times the operations"
+                says = f"takes it: {candidate.operations:.1e} operations" if candidate is taken else f"could: {more}"
                 says += f", {format_bytes(candidate.bytes)}"
                 says += f", {candidate.condition}" if candidate.condition else ""
             lines.append(f"{mark} {candidate.name:<10} {says}")

@@ -138,8 +138,11 @@ class Call:
 
     @property
     def has_dirty_coords(self) -> bool:
-        """Whether some coord may hold NaN, which must not pass from a forbidden pair."""
-        return any(not side.finite(name) for side in self.coords for name in side.names)
+        """Whether some coord or edge datum may hold NaN, which must not pass from a forbidden pair."""
+        if any(not side.finite(name) for side in self.coords for name in side.names):
+            return True
+        edges = self.pattern.edges
+        return edges is not None and any(not edges.finite(name) for name in edges.data)
 
 
 class Result(NamedTuple):

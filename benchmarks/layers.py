@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import torch
 import torch_geometric.nn as peer
 from torch import Tensor, nn
@@ -31,9 +33,10 @@ def main() -> None:
         side.assert_equal_numbers([a for a, _ in pairs], [b for _, b in pairs], f"{name}, gradients")
         rounds = 2 if options.small else 3
         with torch.no_grad():
-            runs = {"attnops": lambda: mine(x, edge_index), "peer": lambda: theirs(x, edge_index)}
-            forward = side.seconds(runs, rounds)
-        training = side.seconds({"attnops": lambda: train(mine), "peer": lambda: train(theirs)}, rounds)
+            forward = side.seconds(
+                {"attnops": partial(mine, x, edge_index), "peer": partial(theirs, x, edge_index)}, rounds
+            )
+        training = side.seconds({"attnops": partial(train, mine), "peer": partial(train, theirs)}, rounds)
         rows.append(
             {
                 "layer": name,

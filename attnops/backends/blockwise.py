@@ -39,12 +39,13 @@ class Blockwise:
         if problem.weights:
             reasons.append("it never holds the weights of more than one block, so it cannot return them")
         if problem.num_edges is not None and problem.unique_edges is not True:
-            known = (
-                "an edge list may hold (none was looked for)"
-                if problem.unique_edges is None
-                else "this edge list holds"
-            )
-            reasons.append(f"{known} duplicate edges, which a block of pairs cannot tell apart")
+            what = "which a block of pairs cannot tell apart"
+            if problem.unique_edges is None:
+                reasons.append(
+                    f"this edge list was not searched for duplicates, {what}; name the backend to have it searched"
+                )
+            else:
+                reasons.append(f"this edge list holds duplicate edges, {what}")
         if problem.vmapped or problem.differentiated:
             reasons.append(
                 "it does not run inside torch.func's transforms; batch by leading axes, differentiate by backward"

@@ -42,12 +42,13 @@ class Flex:
         if problem.score not in ("dot", "softcap"):
             reasons.append(f"FlexAttention computes dot products alone, not {problem.score}")
         if problem.num_edges is not None and problem.unique_edges is not True:
-            known = (
-                "an edge list may hold (none was looked for)"
-                if problem.unique_edges is None
-                else "this edge list holds"
-            )
-            reasons.append(f"{known} duplicate edges, which a grid of pairs cannot tell apart")
+            what = "which a grid of pairs cannot tell apart"
+            if problem.unique_edges is None:
+                reasons.append(
+                    f"this edge list was not searched for duplicates, {what}; name the backend to have it searched"
+                )
+            else:
+                reasons.append(f"this edge list holds duplicate edges, {what}")
         if problem.vmapped:
             reasons.append("FlexAttention runs its own vmap over the pairs and does not nest in another")
         return reasons

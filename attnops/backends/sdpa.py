@@ -34,12 +34,13 @@ class Sdpa:
         if problem.weights:
             reasons.append("torch's fused attention does not return weights")
         if problem.num_edges is not None and problem.unique_edges is not True:
-            known = (
-                "an edge list may hold (none was looked for)"
-                if problem.unique_edges is None
-                else "this edge list holds"
-            )
-            reasons.append(f"{known} duplicate edges, which a dense mask cannot tell apart")
+            what = "which a dense mask cannot tell apart"
+            if problem.unique_edges is None:
+                reasons.append(
+                    f"this edge list was not searched for duplicates, {what}; name the backend to have it searched"
+                )
+            else:
+                reasons.append(f"this edge list holds duplicate edges, {what}")
         if problem.vmapped and problem.device == "cpu":
             reasons.append("under vmap torch runs its CPU kernel row by row; give the batch as leading axes instead")
         if problem.lse:
@@ -75,9 +76,12 @@ class Sdpa:
             query, key, value, mask = _lay_out(call)
         if causal and not call.problem.opaque and not lowering.all_finite(key, value):
             raise NotFiniteError("backend 'sdpa' needs finite keys and values under a pattern that forbids pairs")
+        scale = call.scale
+        if causal and scale <= 0:  # the kernel scales the -inf of its own causal mask, and -inf · 0 is NaN
+            query, scale = (query * scale, 1.0) if scale == 0 else (-query, -scale)
         if call.problem.lse:
-            return _with_lse(call, query, key, value, mask, causal)
-        return Result(_grouped(call, query, key, value, mask, causal))
+            return _with_lse(query, key, value, mask, causal, scale)
+        return Result(_grouped(query, key, value, mask, causal, scale, call.dropout))
 
 
 def _is_causal(problem: Problem) -> bool:
@@ -135,18 +139,20 @@ def _constants(call: Call) -> tuple[object, ...] | None:
     return (pattern, bias, p.heads, p.num_queries, p.num_keys, call.compute_dtype, call.query.device)
 
 
-def _grouped(call: Call, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+def _grouped(
+    query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float, dropout: float
+) -> Tensor:
     """One call, or one a query of the group, so that no key is copied."""
     heads, kv_heads = query.shape[1], key.shape[1]
     group = heads // kv_heads
     if group == 1:
-        return F.scaled_dot_product_attention(query, key, value, mask, call.dropout, causal, scale=call.scale)
+        return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale=scale)
     rows = query.shape[2]
     if not causal and (mask is None or rows <= FOLDED_ROWS):
         if mask is not None:
             mask = mask.expand(mask.shape[0], heads, *mask.shape[2:]).reshape(mask.shape[0], kv_heads, group * rows, -1)
         folded = lowering.group_query(query, kv_heads)
-        out = F.scaled_dot_product_attention(folded, key, value, mask, call.dropout, scale=call.scale)
+        out = F.scaled_dot_product_attention(folded, key, value, mask, dropout, scale=scale)
         return lowering.ungroup(out, heads)
     parts = [
         F.scaled_dot_product_attention(
@@ -154,16 +160,16 @@ def _grouped(call: Call, query: Tensor, key: Tensor, value: Tensor, mask: Tensor
             key,
             value,
             mask if mask is None or mask.shape[1] == 1 else mask[:, member::group],
-            call.dropout,
+            dropout,
             causal,
-            scale=call.scale,
+            scale=scale,
         )
         for member in range(group)
     ]
     return torch.stack(parts, 2).flatten(1, 2)
 
 
-def _with_lse(call: Call, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool) -> Result:
+def _with_lse(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Result:
     heads, group = query.shape[1], query.shape[1] // key.shape[1]
     parts = [
         flash(
@@ -171,7 +177,7 @@ def _with_lse(call: Call, query: Tensor, key: Tensor, value: Tensor, mask: Tenso
             key,
             value,
             mask if mask is None or mask.shape[1] in (1,) else mask[:, member::group],
-            call.scale,
+            scale,
             causal,
         )
         for member in range(group)

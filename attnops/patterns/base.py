@@ -69,14 +69,15 @@ class Pattern:
         return None
 
     def __and__(self, other: Pattern) -> Pattern:
-        if not isinstance(other, Pattern):
-            return NotImplemented
+        _require_pattern(other, "&")
         return Intersection.of(self, other)
 
     def __or__(self, other: Pattern) -> Pattern:
-        if not isinstance(other, Pattern):
-            return NotImplemented
+        _require_pattern(other, "|")
         return Union.of(self, other)
+
+    def __bool__(self) -> bool:
+        raise TypeError(f"{self} is neither true nor false; patterns combine by &, | and ~, not by and, or and not")
 
     def __invert__(self) -> Pattern:
         return Complement(self)
@@ -89,6 +90,13 @@ class Pattern:
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}()"
+
+
+def _require_pattern(other: object, sign: str) -> None:
+    if isinstance(other, Tensor):
+        raise TypeError(f"a tensor stands beside {sign}; a bool mask joins patterns as Mask(mask)")
+    if not isinstance(other, Pattern):
+        raise TypeError(f"{other!r} stands beside {sign}; it must be a Pattern")
 
 
 class Full(Pattern):

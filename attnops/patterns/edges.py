@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -158,6 +159,12 @@ class Edges(Pattern):
         if is_concrete(tensor) and tensor.numel() and tensor.dtype != torch.bool:
             low, high = torch.aminmax(tensor.detach())
             self._bounds[name] = (float(low), float(high)) if tensor.is_floating_point() else (int(low), int(high))
+
+    def finite(self, name: str) -> bool:
+        """Whether an edge datum is known to hold no NaN and no infinity (an integer never does)."""
+        if not self.data[name].is_floating_point() or self.num_edges == 0:
+            return True
+        return name in self._bounds and all(math.isfinite(bound) for bound in self._bounds[name])
 
     def bounds(self, name: str) -> tuple[float, float] | None:
         """The least and largest value of an edge datum (both NaN where it holds one), or None where it was not read."""

@@ -82,3 +82,55 @@ def test_what_inference_kept_serves_training() -> None:
         assert isinstance(out, torch.Tensor)
         (grad,) = torch.autograd.grad(out.square().sum(), y)
         assert grad.isfinite().all()
+
+
+@pytest.mark.parametrize("scale", [0.0, -2.0, -1e-3])
+@pytest.mark.parametrize("lse", [False, True])
+@pytest.mark.parametrize("backend", ["sdpa", "blockwise"])
+def test_any_scale(backend: str, lse: bool, scale: float) -> None:
+    """Torch's causal kernel multiplies its own -inf by the scale."""
+    x = torch.randn(2, 4, 5, 8, dtype=torch.float64)
+    results = []
+    for name in (backend, "reference"):
+        y = x.clone().requires_grad_()
+        got = attnops.attend(y, y, y, pattern=attnops.Causal(), scale=scale, return_lse=lse, backend=name)
+        out = got if isinstance(got, torch.Tensor) else got.out
+        results.append((out.detach(), *torch.autograd.grad(out.square().sum(), y)))
+    for mine, right in zip(*results, strict=True):
+        torch.testing.assert_close(mine, right)
+
+
+def test_a_bias_that_does_nothing_is_a_mistake() -> None:
+    class Misspelt(attnops.Bias):
+        def foward(self, pairs: attnops.Pairs) -> torch.Tensor:
+            return pairs.head
+
+    class Uninitialised(attnops.Bias):
+        def __init__(self) -> None:
+            pass
+
+    x = torch.randn(2, 4, 8)
+    with pytest.raises(TypeError, match="Misspelt does nothing"):
+        attnops.attend(x, x, x, bias=Misspelt())
+    with pytest.raises(TypeError, match=r"super\(\)"):
+        attnops.attend(x, x, x, bias=Uninitialised())
+
+
+@pytest.mark.parametrize("backend", ["reference", "sdpa", "blockwise", "scatter"])
+def test_nan_on_a_forbidden_edge_reaches_no_parameter(backend: str) -> None:
+    attr = torch.tensor([[1.0, 2.0], [float("nan"), 1.0], [0.0, 1.0]])
+    graph = attnops.Edges(torch.tensor([[0, 4, 3], [1, 3, 4]]), 5, 5, attr=attr)
+    x, bias = torch.randn(4, 5, 8), attnops.EdgeBias(2, 4)
+    out = attnops.attend(x, x, x, pattern=graph & attnops.Causal(), bias=bias, backend=backend)
+    assert isinstance(out, torch.Tensor) and out.isfinite().all()
+    (grad,) = torch.autograd.grad(out.square().sum(), bias.weight)
+    assert grad.isfinite().all()
+
+
+def test_patterns_combine_by_signs_alone() -> None:
+    with pytest.raises(TypeError, match="neither true nor false"):
+        bool(attnops.Causal())
+    with pytest.raises(TypeError, match="Mask"):
+        attnops.Causal() & torch.ones(2, 2).bool()
+    with pytest.raises(TypeError, match="must be a Pattern"):
+        attnops.Causal() | 3
