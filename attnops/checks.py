@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import torch
 
+NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
+
 
 def require_number(**arguments: object) -> None:
     """Raise `TypeError` for what is not a real number, `ValueError` for NaN and infinity."""
     for name, value in arguments.items():
-        if isinstance(value, bool) or not isinstance(value, int | float | torch.SymInt | torch.SymFloat):
+        if isinstance(value, bool) or not isinstance(value, NUMBERS):
             raise TypeError(f"{name} is {_shown(value)}; it must be a real number")
         if not -float("inf") < value < float("inf"):
             raise ValueError(f"{name} is {value}; it must be finite")
-        if isinstance(value, int) and not -(2**62) < value < 2**62:
+        if type(value) is int and not -(2**62) < value < 2**62:
             raise ValueError(f"{name} is {_shown(value)}; it must fit in 63 bits")
 
 

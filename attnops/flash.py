@@ -12,7 +12,7 @@ ROWS = 256  # queries of a block where the backward is written out
 def flash(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, scale: float, causal: bool
 ) -> tuple[Tensor, Tensor]:
-    """`out` and `lse` of `[B, H, Nq, D]` against `[B, H, Nk, D]`; `mask` is added to the logits and -inf forbids."""
+    """`out` and `lse` of `[B, H, Nq, D]` against `[B, Hkv, Nk, D]`; `mask` is added to the logits and -inf forbids."""
     out, lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
         query, key, value, 0.0, causal, attn_mask=mask, scale=scale
     )
@@ -69,6 +69,9 @@ def _written_out(
     """dS = P ∘ (dO Vᵀ − rowsum(dO ∘ O) + dlse), in blocks of rows."""
     dtype = lse.dtype
     q, k, v, do = (x.to(dtype) for x in (query, key, value, grad_out))
+    groups, heads = key.shape[1], query.shape[1]
+    if groups != heads:
+        k, v = (x.repeat_interleave(heads // groups, 1) for x in (k, v))
     delta = (do * out.to(dtype)).sum(-1)
     if grad_lse is not None:
         delta = delta - grad_lse.to(dtype)
@@ -91,6 +94,8 @@ def _written_out(
         if mask_grad and mask is not None:
             part = dmask[..., rows, :] if mask.shape[-2] > 1 else dmask
             part += dlogits.sum_to_size(part.shape)
+    if groups != heads:
+        dk, dv = (x.view(x.shape[0], groups, -1, *x.shape[2:]).sum(2) for x in (dk, dv))
     return (
         dq.to(query.dtype),
         dk.to(key.dtype),

@@ -68,20 +68,35 @@ class Sdpa:
         return Estimate(laid_out + dense, steps)
 
     def run(self, call: Call) -> Result:
-        query, key, value = call.query, call.key, call.value
-        causal, mask = False, None
-        if _is_causal(call.problem):
-            causal = True
-        elif call.problem.forbids and not _is_bare(call.problem):
-            query, key, value, mask = _lay_out(call)
-        if causal and not call.problem.opaque and not lowering.all_finite(key, value):
-            raise NotFiniteError("backend 'sdpa' needs finite keys and values under a pattern that forbids pairs")
-        scale = call.scale
-        if causal and scale <= 0:  # the kernel scales the -inf of its own causal mask, and -inf · 0 is NaN
-            query, scale = (query * scale, 1.0) if scale == 0 else (-query, -scale)
-        if call.problem.lse:
-            return _with_lse(query, key, value, mask, causal, scale)
-        return Result(_grouped(query, key, value, mask, causal, scale, call.dropout))
+        problem = call.problem
+        checked = not problem.forbids or problem.opaque or problem.learns
+        result = _run(call, checked)
+        if checked or lowering.all_finite(result.out):
+            return result
+        return _run(call, True)  # without a gradient, what garbage does shows in the output
+
+
+def _run(call: Call, checked: bool) -> Result:
+    query, key, value, mask, scale = call.query, call.key, call.value, None, call.scale
+    causal = _is_causal(call.problem)
+    if not causal and call.problem.forbids and not _is_bare(call.problem):
+        mask = _mask(call)
+        if checked:
+            query, key, value = _without_garbage(call, mask)
+    if causal and checked and not call.problem.opaque:
+        _require_finite(key, value)
+    if causal and scale <= 0:  # the kernel scales the -inf of its own causal mask, and -inf · 0 is NaN
+        query, scale = (query * scale, 1.0) if scale == 0 else (-query, -scale)
+    if call.problem.lse:
+        return Result(*flash(query, key, value, mask, scale, causal))  # it reads grouped keys in place
+    return Result(_grouped(query, key, value, mask, causal, scale, call.dropout))
+
+
+def _require_finite(key: Tensor, value: Tensor) -> None:
+    if not lowering.all_finite(key, value):
+        raise NotFiniteError(
+            "backend 'sdpa' met keys or values that are not finite where some query may attend them, another not"
+        )
 
 
 def _is_causal(problem: Problem) -> bool:
@@ -94,19 +109,16 @@ def _is_bare(problem: Problem) -> bool:
     return not problem.forbids or (problem.causal and problem.num_queries == 1)
 
 
-def _lay_out(call: Call) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Query, key and value free of garbage, and pattern and bias as one additive mask."""
+def _without_garbage(call: Call, mask: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Query, key and value with zeros in the rows that nobody attends or that attend nobody."""
     query, key, value = call.query, call.key, call.value
-    mask = _mask(call)
     if call.problem.opaque or not lowering.all_finite(query, key, value):
         possible = mask.detach() != float("-inf")
         key, value = lowering.without_garbage(possible, key, value)
         query = lowering.without_dead_queries(possible, query)
-        if not call.problem.opaque and not lowering.all_finite(key, value):
-            raise NotFiniteError(
-                "backend 'sdpa' met keys or values that are not finite where some query may attend them, another not"
-            )
-    return query, key, value, mask
+        if not call.problem.opaque:
+            _require_finite(key, value)
+    return query, key, value
 
 
 def _mask(call: Call) -> Tensor:
@@ -145,8 +157,11 @@ def _grouped(
     """One call, or one a query of the group, so that no key is copied."""
     heads, kv_heads = query.shape[1], key.shape[1]
     group = heads // kv_heads
-    if group == 1:
-        return F.scaled_dot_product_attention(query, key, value, mask, dropout, causal, scale=scale)
+    fused = query.device.type == "cpu" and query.shape[-1] == value.shape[-1] and dropout == 0
+    if group == 1 or (fused and (mask is None or not mask.requires_grad)):  # the kernel reads grouped keys in place
+        return F.scaled_dot_product_attention(
+            query, key, value, mask, dropout, causal, scale=scale, enable_gqa=group > 1
+        )
     rows = query.shape[2]
     if not causal and (mask is None or rows <= FOLDED_ROWS):
         if mask is not None:
@@ -167,24 +182,3 @@ def _grouped(
         for member in range(group)
     ]
     return torch.stack(parts, 2).flatten(1, 2)
-
-
-def _with_lse(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, causal: bool, scale: float) -> Result:
-    heads, group = query.shape[1], query.shape[1] // key.shape[1]
-    parts = [
-        flash(
-            query[:, member::group],
-            key,
-            value,
-            mask if mask is None or mask.shape[1] in (1,) else mask[:, member::group],
-            scale,
-            causal,
-        )
-        for member in range(group)
-    ]
-    if group == 1:
-        return Result(*parts[0])
-    out = torch.stack([out for out, _ in parts], 2).flatten(1, 2)
-    lse = torch.stack([lse for _, lse in parts], 2).flatten(1, 2)
-    assert out.shape[1] == heads
-    return Result(out, lse)
