@@ -255,6 +255,8 @@ def _learns(
     key: Tensor,
 ) -> bool:
     """Whether a gradient may flow into bias or score: parameters and tensors, coords, edge data, bound vectors."""
+    if not terms and type(score) is DotProduct:
+        return False
     owners = (*terms, score)
     if any(parameter.requires_grad for owner in owners for parameter in owner.parameters()):
         return True
@@ -262,8 +264,6 @@ def _learns(
         return True
     if (query.requires_grad or key.requires_grad) and any(term.binds for term in terms):
         return True
-    if not terms and isinstance(score, DotProduct):
-        return False
     if any(tensor.requires_grad for side in coords for tensor in side.data.values()):
         return True
     return any(

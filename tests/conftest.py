@@ -31,7 +31,10 @@ import torch
 torch.set_num_threads(1)
 
 _SLOW_IS_FINE = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large]
-hypothesis.settings.register_profile("default", deadline=None, max_examples=50, suppress_health_check=_SLOW_IS_FINE)
+hypothesis.settings.register_profile(
+    "default", deadline=None, derandomize=True, max_examples=50, suppress_health_check=_SLOW_IS_FINE
+)
+hypothesis.settings.register_profile("explore", deadline=None, max_examples=200, suppress_health_check=_SLOW_IS_FINE)
 hypothesis.settings.register_profile(
     "ci", deadline=None, max_examples=20, derandomize=True, database=None, suppress_health_check=_SLOW_IS_FINE
 )
