@@ -252,7 +252,9 @@ def test_case_b14_slopes_and_steps(cases: ModuleType) -> None:
     torch.testing.assert_close(attend(slice(3, 5), 5), out[:, -2:], rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("position", [torch.tensor([0, 255], dtype=torch.uint8), torch.tensor([False, True])])
+@pytest.mark.parametrize(
+    "position", [torch.tensor([0, 255], dtype=torch.uint8), torch.tensor([0, 127], dtype=torch.int8)]
+)
 def test_small_integers_do_not_wrap(position: Tensor) -> None:
     coords = resolve_coords(Coords(position=position), (1,), 2, 2, CPU)
     pairs = Pairs.grid(coords, (1,), 1, slice(0, 2), slice(0, 2), dtype=torch.float64, device=CPU)
