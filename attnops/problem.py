@@ -42,12 +42,10 @@ class Problem(NamedTuple):
     most_pairs: int  # a bound on the pairs of one batch row and head
     num_edges: int | None  # where the pattern keeps an edge list
     unique_edges: bool | None
-    filtered: bool  # an edge list that another pattern filters
     # what bias and score are
     biased: bool
     bias_grad: bool  # does a gradient flow into the bias?
     own_bias: bool  # are all terms the library's own?
-    per_edge: bool  # a tensor bias over edges
     score: str  # "dot", "softcap", or the class of another score
     sinks: bool
     # what is asked

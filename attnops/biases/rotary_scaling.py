@@ -136,6 +136,8 @@ class RotaryScaling:
 
 @dataclass(frozen=True)
 class Linear(RotaryScaling):
+    """Position interpolation: θ_j / factor."""
+
     factor: float
 
     def __post_init__(self) -> None:
@@ -147,6 +149,8 @@ class Linear(RotaryScaling):
 
 @dataclass(frozen=True)
 class NTK(RotaryScaling):
+    """NTK-aware: a larger base in place of longer waves."""
+
     factor: float
 
     def __post_init__(self) -> None:
@@ -174,6 +178,8 @@ class MixedNTK(RotaryScaling):
 
 @dataclass(frozen=True)
 class DynamicNTK(RotaryScaling):
+    """NTK-aware with a base that grows with the length."""
+
     factor: float
     original_length: float
 
@@ -196,6 +202,8 @@ class DynamicNTK(RotaryScaling):
 
 @dataclass(frozen=True)
 class Yarn(RotaryScaling):
+    """NTK by parts, with a magnitude of cos and sin."""
+
     factor: float
     original_length: float
     beta_fast: float = 32
@@ -233,6 +241,8 @@ class Yarn(RotaryScaling):
 
 @dataclass(frozen=True)
 class Llama3(RotaryScaling):
+    """Llama 3.1's blend of long and short waves."""
+
     factor: float
     original_length: float
     low_freq_factor: float = 1
@@ -262,6 +272,8 @@ class Llama3(RotaryScaling):
 
 @dataclass(frozen=True)
 class LongRoPE(RotaryScaling):
+    """A factor a channel, one list for short texts and one for long."""
+
     short_factor: Row = field(repr=False)
     long_factor: Row = field(repr=False)
     original_length: float
