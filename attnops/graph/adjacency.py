@@ -7,6 +7,8 @@ from typing import Any, Literal, NamedTuple
 import torch
 from torch import Tensor
 
+from attnops.graph.edge_cache import keep
+
 Flow = Literal["source_to_target", "target_to_source"]
 
 
@@ -40,6 +42,8 @@ def read_adjacency(
         edge_attr: real `[E, F]` or `[E]`, or None. edge_dim: what F must be, where it is known and not -1.
         flow: "target_to_source" swaps the two rows of `edge_index`.
 
+    What is read off `edge_index` is kept for the next call on it, see `edge_cache`.
+
     Raises:
         TypeError: edge_index of another type or dtype.
         ValueError: edge_index of another shape, edge_attr of another length, a sparse graph whose flow is turned.
@@ -50,16 +54,17 @@ def read_adjacency(
         if flow != "source_to_target":
             raise ValueError(f"edge_index is sparse, and flow is {flow!r}; give the matrix transposed instead")
         num_targets, num_sources = (int(size) for size in matrix_size(edge_index))
-        target, source, values = read_matrix(edge_index)
-        rows = torch.stack([source, target])
-        if edge_attr is None and values is not None and values.ndim > 1:
-            edge_attr = values
+        rows = keep(edge_index, "rows", lambda: _read_rows(edge_index))
+        if edge_attr is None:
+            values = read_matrix(edge_index)[2]
+            edge_attr = values if values is not None and values.ndim > 1 else None
     else:
         rows = read_index(edge_index)
         sizes = edge_index.sparse_size() if is_edge_index(edge_index) else (None, None)
         num_sources, num_targets = sizes
         if flow == "target_to_source":
-            rows, num_sources, num_targets = rows.flip(0), num_targets, num_sources
+            rows = keep(rows, "flipped", lambda: rows.flip(0))
+            num_sources, num_targets = num_targets, num_sources
     if edge_attr is not None:
         check_edge_attr(edge_attr, rows.shape[1], edge_dim)
         edge_attr = edge_attr.unsqueeze(-1) if edge_attr.ndim == 1 else edge_attr
@@ -74,9 +79,8 @@ def read_index(edge_index: Any) -> Tensor:
         raise TypeError(f"edge_index is {edge_index.dtype}; it must be an integer tensor [2, E]")
     if edge_index.ndim != 2 or edge_index.shape[0] != 2:
         raise ValueError(f"edge_index has shape {list(edge_index.shape)}; it must be [2, E]")
-    given: Any = edge_index
-    rows: Tensor = given.as_tensor() if is_edge_index(given) else given
-    return rows if rows.dtype in (torch.int32, torch.int64) else rows.long()
+    rows: Tensor = plain(edge_index)
+    return rows if rows.dtype in (torch.int32, torch.int64) else keep(rows, "long", rows.long)
 
 
 def check_edge_attr(edge_attr: Any, num_edges: int, edge_dim: int | None) -> None:
@@ -94,6 +98,11 @@ def check_edge_attr(edge_attr: Any, num_edges: int, edge_dim: int | None) -> Non
 def is_edge_index(edge_index: Any) -> bool:
     """Whether it is torch-geometric's `EdgeIndex`, known by what it offers."""
     return isinstance(edge_index, Tensor) and hasattr(edge_index, "sparse_size") and hasattr(edge_index, "as_tensor")
+
+
+def plain(edge_index: Any) -> Any:
+    """The tensor that an `EdgeIndex` wraps; any other form as it is."""
+    return edge_index.as_tensor() if is_edge_index(edge_index) else edge_index
 
 
 def is_sparse_tensor_class(edge_index: Any) -> bool:
@@ -126,6 +135,12 @@ def read_matrix(matrix: Any) -> tuple[Tensor, Tensor, Tensor | None]:
     if matrix.layout == torch.sparse_csc:
         return matrix.row_indices().detach(), _expand(matrix.ccol_indices()), matrix.values()
     raise TypeError(f"edge_index is {matrix.layout}; it must be COO, CSR or CSC, or a list of edges [2, E]")
+
+
+def _read_rows(matrix: Any) -> Tensor:
+    """Sources above targets, `[2, E]`, of the transposed adjacency."""
+    target, source, _ = read_matrix(matrix)
+    return torch.stack([source, target])
 
 
 def with_values(matrix: Any, values: Tensor) -> Any:

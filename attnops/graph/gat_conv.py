@@ -123,11 +123,11 @@ class GATConv(AttentionLayer):
         right: Tensor | None = None
         if x_dst is not None:
             right = left if self.lin is not None and x_dst is x_src else self._project(self.lin or self.lin_dst, x_dst)
-        kept: Tensor | None = None
+        used, kept = edge_index, None
         if loops_wanted(self.add_self_loops, self.loops_asked, one_set):
             loops = replace_self_loops(edge_index, edge_attr, self.fill_value, left.shape[0], self.edge_dim)
-            edge_index, edge_attr, kept = loops
-        adjacency = read_adjacency(edge_index, edge_attr, self.edge_dim, self.flow)
+            used, edge_attr, kept = loops
+        adjacency = read_adjacency(used, edge_attr, self.edge_dim, self.flow)
         if size is not None:
             check_size(size, left, right)
         if right is None:  # no features, so nothing of theirs in the score
@@ -140,7 +140,7 @@ class GATConv(AttentionLayer):
             out = out + self.res(x_dst)
         if self.bias is not None:
             out = out + self.bias
-        return out if weights is None else self.with_weights(out, adjacency, weights)
+        return out if weights is None else self.with_weights(out, adjacency, weights, edge_index)
 
     def _project(self, linear: Linear | None, x: Tensor) -> Tensor:
         assert linear is not None

@@ -114,11 +114,11 @@ class GATv2Conv(AttentionLayer):
         left = self.lin_l(x_l).view(-1, self.heads, self.out_channels)
         shared = self.share_weights and x_r is x_l
         right = left if shared else self.lin_r(x_r).view(-1, self.heads, self.out_channels)
-        kept: Tensor | None = None
+        used, kept = edge_index, None
         if loops_wanted(self.add_self_loops, self.loops_asked, one_set):
             loops = replace_self_loops(edge_index, edge_attr, self.fill_value, left.shape[0], self.edge_dim)
-            edge_index, edge_attr, kept = loops
-        adjacency = read_adjacency(edge_index, edge_attr, self.edge_dim, self.flow)
+            used, edge_attr, kept = loops
+        adjacency = read_adjacency(used, edge_attr, self.edge_dim, self.flow)
         adjacency.sizes(left.shape[0], right.shape[0])
         out, weights = self._attend(adjacency, right, left, kept, bool(return_attention_weights))
         out = self.join_heads(out)
@@ -126,7 +126,7 @@ class GATv2Conv(AttentionLayer):
             out = out + self.res(x_r)
         if self.bias is not None:
             out = out + self.bias
-        return out if weights is None else self.with_weights(out, adjacency, weights)
+        return out if weights is None else self.with_weights(out, adjacency, weights, edge_index)
 
     def _attend(
         self, adjacency: Adjacency, query: Tensor, key: Tensor, kept: Tensor | None, return_weights: bool

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from attnops.graph.adjacency import Adjacency, Flow, is_sparse, with_values
+from attnops.graph.edge_cache import edges_over
+from attnops.graph.messages import Messages
 from attnops.operator import attend
-from attnops.patterns import Edges
 from attnops.scores import Score
 from attnops.states import AttentionOutput
 
@@ -23,7 +24,7 @@ def require_channels(in_channels: object) -> None:
         raise TypeError(f"in_channels is {in_channels!r}; it must be an integer of -1 or more, or a pair of them")
 
 
-class AttentionLayer(nn.Module):
+class AttentionLayer(Messages):
     """Attention of the targets of a graph over their sources, between torch-geometric's arguments and results.
 
     Args:
@@ -98,7 +99,7 @@ class AttentionLayer(nn.Module):
         forbidden.
         """
         data = {} if projected is None else {"projected": projected}
-        edges = Edges(edge_index, query.shape[0], key.shape[0], **data)
+        edges = edges_over(edge_index, query.shape[0], key.shape[0], **data)
         if dropout is None:
             dropout = self.dropout if self.training else 0.0
         result = attend(
@@ -109,31 +110,35 @@ class AttentionLayer(nn.Module):
             bias=None if kept is None else torch.where(kept, 0.0, float("-inf")).to(query.dtype),
             score=score,
             dropout=dropout,
-            return_weights=return_weights,
+            return_weights=return_weights or self.watched,
         )
         if isinstance(result, AttentionOutput):
             assert result.weights is not None
             out, weights = result.out.transpose(0, 1), result.weights.t().contiguous()
+            if self.watched:
+                out = self.pass_messages(weights, query, key, value, edges.source, edges.target)
         else:
             out, weights = result.transpose(0, 1), None
         if self.aggr == "mean":
             used = out.new_ones(edges.num_edges) if kept is None else kept.to(out.dtype)
             entering = out.new_zeros(query.shape[0]).index_add(0, edges.target, used)
             out = out / entering.clamp(min=1).view(-1, 1, 1)
-        return out, weights
+        return out, weights if return_weights else None
 
     def join_heads(self, out: Tensor) -> Tensor:
         """`[N, H, C]` as `[N, H·C]`, or the mean over heads where they are not concatenated."""
         return out.reshape(-1, self.heads * self.out_channels) if self.concat else out.mean(dim=1)
 
     @staticmethod
-    def with_weights(out: Tensor, adjacency: Adjacency, weights: Tensor) -> Any:
+    def with_weights(out: Tensor, adjacency: Adjacency, weights: Tensor, edge_index: Any) -> Any:
         """What is returned where weights are asked for, in the form that `edge_index` came in."""
-        given = adjacency.given
-        if not is_sparse(given):
-            return out, (given, weights)
-        matrix = with_values(given, weights)
-        return (out, (matrix, weights)) if isinstance(given, Tensor) else (out, matrix)
+        used = adjacency.given
+        if used is not edge_index and isinstance(used, Tensor):
+            used = used.clone()  # the caller's own to edit; the layer keeps the other for its next call
+        if not is_sparse(used):
+            return out, (used, weights)
+        matrix = with_values(used, weights)
+        return (out, (matrix, weights)) if isinstance(used, Tensor) else (out, matrix)
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.in_channels}, {self.out_channels}, heads={self.heads})"

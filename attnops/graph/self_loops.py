@@ -8,7 +8,15 @@ import torch
 from torch import Tensor
 
 from attnops.coords import is_concrete
-from attnops.graph.adjacency import check_edge_attr, is_edge_index, is_sparse, is_sparse_tensor_class, read_index
+from attnops.graph.adjacency import (
+    check_edge_attr,
+    is_edge_index,
+    is_sparse,
+    is_sparse_tensor_class,
+    plain,
+    read_index,
+)
+from attnops.graph.edge_cache import keep
 from attnops.problem import UnsupportedError
 
 REDUCTIONS = {"mean": "mean", "add": "sum", "sum": "sum", "min": "amin", "max": "amax", "mul": "prod"}
@@ -57,6 +65,8 @@ def replace_self_loops(
 ) -> Loops:
     """The edges without their self-loops, then one loop a node, 0 … num_nodes-1; in the form they came in.
 
+    What is done to the edges is kept for the next call on them, see `edge_cache`.
+
     In a traced function the count of edges must not depend on their values: there the loops that were given stay listed
     and are marked as not kept.
 
@@ -76,26 +86,70 @@ def replace_self_loops(
         from torch_sparse import set_diag  # type: ignore[import-not-found, unused-ignore]
 
         return Loops(set_diag(edge_index), edge_attr, None)
-    if is_sparse(edge_index) or is_edge_index(edge_index):
-        from torch_geometric.utils import add_self_loops, remove_self_loops
-
-        edge_index, edge_attr = remove_self_loops(edge_index, edge_attr)
-        edge_index, edge_attr = add_self_loops(edge_index, edge_attr, fill_value, num_nodes)
-        return Loops(edge_index, edge_attr, None)
-    edge_index = read_index(edge_index)
+    if is_sparse(edge_index):
+        return _loops_of_a_matrix(edge_index, edge_attr, fill_value, num_nodes)
+    listed = read_index(edge_index)
     if edge_attr is not None:
-        check_edge_attr(edge_attr, edge_index.shape[1], edge_dim)
+        check_edge_attr(edge_attr, listed.shape[1], edge_dim)
+    if not is_concrete(listed):
+        return _loops_traced(listed, edge_attr, fill_value, num_nodes)
+    looped, used = keep(listed, ("loops", num_nodes), lambda: _loops_of_a_list(listed, num_nodes))
+    if edge_attr is not None:
+        entering = looped[1, : looped.shape[1] - num_nodes]
+        edge_attr = edge_attr if used is None else edge_attr[used]
+        edge_attr = torch.cat([edge_attr, loop_features(edge_attr, entering, fill_value, num_nodes)])
+    return Loops(
+        _loops_of_an_edge_index(edge_index, num_nodes) if is_edge_index(edge_index) else looped, edge_attr, None
+    )
+
+
+def _loops_of_a_list(edge_index: Tensor, num_nodes: int) -> tuple[Tensor, Tensor | None]:
+    """The edges that are no loops, then the loops, `[2, E']`; and which edges were used, None for all of them."""
+    check_targets(edge_index[1], num_nodes)
+    used = (edge_index[0] != edge_index[1]).nonzero().flatten()
+    others = edge_index[:, used]
+    loops = torch.arange(num_nodes, device=edge_index.device)
+    looped = torch.cat([others, loops.expand(2, -1)], dim=1)
+    return looped, None if used.shape[0] == edge_index.shape[1] else used
+
+
+def _loops_traced(edge_index: Tensor, edge_attr: Tensor | None, fill_value: Fill, num_nodes: int) -> Loops:
+    """With a count of edges that does not depend on their values: the given loops are listed and not kept."""
     kept = edge_index[0] != edge_index[1]
-    if is_concrete(edge_index):
-        edge_index, edge_attr = edge_index[:, kept], None if edge_attr is None else edge_attr[kept]
-        counted, kept = edge_index[1], None
-    else:  # what is not kept is counted at one more node, which is then left out
-        counted = torch.where(kept, edge_index[1].clamp(0, num_nodes), num_nodes)
-        kept = torch.cat([kept, kept.new_ones(num_nodes)])
+    counted = torch.where(kept, edge_index[1].clamp(0, num_nodes), num_nodes)  # at one more node, then left out
+    kept = torch.cat([kept, kept.new_ones(num_nodes)])
     loops = torch.arange(num_nodes, device=edge_index.device)
     if edge_attr is not None:
         edge_attr = torch.cat([edge_attr, loop_features(edge_attr, counted, fill_value, num_nodes)])
     return Loops(torch.cat([edge_index, loops.expand(2, -1)], dim=1), edge_attr, kept)
+
+
+def _loops_of_a_matrix(matrix: Tensor, edge_attr: Tensor | None, fill_value: Fill, num_nodes: int) -> Loops:
+    """By torch-geometric, whose form and order of entries the result has; kept where its values are constants."""
+    from torch_geometric.utils import add_self_loops, remove_self_loops
+
+    def make() -> Loops:
+        given = matrix
+        if matrix.layout == torch.sparse_coo and not matrix.requires_grad:
+            # one of its own, since torch-geometric marks what it is given as coalesced
+            given = torch.sparse_coo_tensor(matrix._indices(), matrix._values(), matrix.shape)
+        others, attr = remove_self_loops(given, edge_attr)
+        looped, attr = add_self_loops(others, attr, fill_value, num_nodes)
+        return Loops(looped, attr, None)
+
+    if edge_attr is not None or matrix.requires_grad or isinstance(fill_value, Tensor):
+        return make()
+    return keep(matrix, ("loops", num_nodes, fill_value), make)
+
+
+def _loops_of_an_edge_index(edge_index: Any, num_nodes: int) -> Any:
+    """As torch-geometric wraps them, with what it knows of the list's form."""
+    from torch_geometric.utils import add_self_loops, remove_self_loops
+
+    name = ("loops", num_nodes, edge_index.sparse_size(), edge_index.is_undirected)
+    return keep(
+        plain(edge_index), name, lambda: add_self_loops(remove_self_loops(edge_index)[0], num_nodes=num_nodes)[0]
+    )
 
 
 def loop_features(edge_attr: Tensor, target: Tensor, fill_value: Fill, num_nodes: int) -> Tensor:
@@ -104,8 +158,6 @@ def loop_features(edge_attr: Tensor, target: Tensor, fill_value: Fill, num_nodes
         return fill_value.to(edge_attr.device, edge_attr.dtype).expand(num_nodes, *edge_attr.shape[1:])
     if not isinstance(fill_value, str):
         return edge_attr.new_full((num_nodes, *edge_attr.shape[1:]), fill_value)
-    if is_concrete(target):
-        check_targets(target, num_nodes)
     reduction = REDUCTIONS[fill_value]
     index = target.long().view(-1, *[1] * (edge_attr.ndim - 1)).expand_as(edge_attr)
     start = edge_attr.new_zeros(num_nodes + 1, *edge_attr.shape[1:])

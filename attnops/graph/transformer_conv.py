@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnops.checks import require_number, require_positive
 from attnops.graph.adjacency import Adjacency, read_adjacency, with_values
+from attnops.graph.edge_cache import edges_over, keep
 from attnops.graph.layer import AttentionLayer, Pair, require_channels
 from attnops.graph.linear import Linear
 from attnops.patterns import Edges
@@ -127,10 +128,10 @@ class TransformerConv(AttentionLayer):
         if self.lin_edge is None and attr is not None:
             raise ValueError("edge_attr was given, but the layer has edge_dim=None")
         if self.lin_edge is not None and attr is not None:
-            edges = Edges(edge_index, query.shape[0], key.shape[0])  # checks the ends before they are read
+            edges = edges_over(edge_index, query.shape[0], key.shape[0])  # checks the ends before they are read
             vectors = self.lin_edge(attr).view(-1, self.heads, self.out_channels)
             key, value = (rows.index_select(0, edges.source) + vectors for rows in (key, value))
-            edge_index = torch.stack([torch.arange(edges.num_edges, device=edge_index.device), edges.target.long()])
+            edge_index = keep(edges.edge_index, "incidence", lambda: _incidence(edges))
         dropping = self.training and self.dropout > 0
         out, weights = self.attend_over(edge_index, query, key, value, return_weights and not dropping)
         if return_weights and dropping:
@@ -141,3 +142,8 @@ class TransformerConv(AttentionLayer):
     def _with_weights(out: Tensor, adjacency: Adjacency, weights: Tensor) -> Any:
         given = adjacency.given
         return (out, (given, weights)) if isinstance(given, Tensor) else (out, with_values(given, weights))
+
+
+def _incidence(edges: Edges) -> Tensor:
+    """Every edge as a source of its own."""
+    return torch.stack([torch.arange(edges.num_edges, device=edges.target.device), edges.target.long()])

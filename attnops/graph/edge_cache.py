@@ -1,0 +1,97 @@
+"""Edge lists kept between calls: a graph that layers are called on again is read, rewritten and sorted once.
+
+What is kept belongs to the very tensor that the caller gave, not to its values. It is found by identity, released with
+the tensor, and made anew once torch's version counter says that the tensor was edited in place. All layers share it.
+An edit that goes around the counter (through numpy or `.data`) is not noticed; `forget` drops what is kept.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable, Hashable
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from attnops.coords import is_concrete
+from attnops.patterns import Edges
+
+Made = TypeVar("Made")
+
+
+class _Kept:
+    """What was made from one tensor at one version."""
+
+    def __init__(self, version: int) -> None:
+        self.version = version
+        self.made: dict[Hashable, Any] = {}
+        self.lock = threading.RLock()
+
+
+_kept: Any = WeakTensorKeyDictionary()
+_lock = threading.Lock()
+
+
+def keeps(tensor: object) -> bool:
+    """Whether anything may be kept for a tensor: one whose values and version can be read, outside any transform."""
+    if torch.compiler.is_compiling() or not isinstance(tensor, Tensor):
+        return False
+    if torch._C._functorch.maybe_current_level() is not None:
+        return False
+    return is_concrete(tensor) and not tensor.is_inference()
+
+
+def keep(tensor: Any, name: Hashable, make: Callable[[], Made]) -> Made:
+    """`make()`, or what it gave before under that name for this very tensor, unedited since.
+
+    What is made must hold no reference to the tensor, or it would never be released.
+    """
+    if not keeps(tensor):
+        return make()
+    with _lock:
+        kept = _kept.get(tensor)
+        if kept is None or kept.version != tensor._version:
+            kept = _kept[tensor] = _Kept(tensor._version)
+    with kept.lock:  # two threads that meet the same new graph sort it once
+        if name not in kept.made:
+            with torch.inference_mode(False):  # a graph first seen in inference serves training too
+                kept.made[name] = make()
+        return cast(Made, kept.made[name])
+
+
+def forget() -> None:
+    """Drop everything that is kept.
+
+    Example:
+        >>> import attnops.graph.edge_cache
+        >>> attnops.graph.edge_cache.forget()
+    """
+    with _lock:
+        _kept.clear()
+
+
+def edges_over(edge_index: Tensor, num_queries: int, num_keys: int, **data: Tensor) -> Edges:
+    """`Edges` over a plain `[2, E]`, its ends checked and its sorted forms computed once for each tensor."""
+    if not keeps(edge_index):
+        return Edges(edge_index, num_queries, num_keys, **data)
+    edges = keep(edge_index, ("edges", num_queries, num_keys), lambda: _sorted(edge_index, num_queries, num_keys))
+    return with_data(edges, **data) if data else edges
+
+
+def with_data(edges: Edges, **data: Tensor) -> Edges:
+    """The same edges carrying other data; the sorted forms are shared."""
+    fresh = copy.copy(edges)
+    fresh.data, fresh._bounds = {}, {}
+    for name, tensor in data.items():
+        fresh._check_data(name, tensor)
+        fresh.data[name] = tensor
+    return fresh
+
+
+def _sorted(edge_index: Tensor, num_queries: int, num_keys: int) -> Edges:
+    edges = Edges(edge_index, num_queries, num_keys)
+    edges.sorted()  # before a copy is taken, so that all copies share it
+    return edges
