@@ -1,7 +1,24 @@
-"""Sequence models on the one operator.
-
-Norms, feed-forward layers, attention modules, caches and whole transformers are planned here. Until they land,
-``attnops.attend`` serves sequences directly: name a pattern such as ``Causal()`` and a bias such as ``ALiBi(heads)``.
-"""
+"""Sequence models on the one operator: `Encoder`, `Decoder`, `EncoderDecoder`, and every part of them by its name."""
 
 from __future__ import annotations
+
+from attnops.seq.alibi import SlopedALiBi as SlopedALiBi
+from attnops.seq.attention import Attention as Attention
+from attnops.seq.attention import CrossAttention as CrossAttention
+from attnops.seq.block import Block as Block
+from attnops.seq.cache import Cache as Cache
+from attnops.seq.cache import Held as Held
+from attnops.seq.cache import KVCache as KVCache
+from attnops.seq.config import TransformerConfig as TransformerConfig
+from attnops.seq.context import Context as Context
+from attnops.seq.context import Keys as Keys
+from attnops.seq.decoder import Decoder as Decoder
+from attnops.seq.embeddings import Embeddings as Embeddings
+from attnops.seq.embeddings import LearnedPositions as LearnedPositions
+from attnops.seq.embeddings import SinusoidalPositions as SinusoidalPositions
+from attnops.seq.encoder import Encoder as Encoder
+from attnops.seq.encoder_decoder import EncoderDecoder as EncoderDecoder
+from attnops.seq.feedforward import FeedForward as FeedForward
+from attnops.seq.norms import LayerNorm as LayerNorm
+from attnops.seq.norms import RMSNorm as RMSNorm
+from attnops.seq.temperature import AttentionTemperature as AttentionTemperature

@@ -1,0 +1,230 @@
+"""Attention layers: project to heads, place, attend, project back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from attnops.biases.base import Bias
+from attnops.biases.rotary import Rotary
+from attnops.operator import attend
+from attnops.patterns.base import Pattern
+from attnops.patterns.intervals import SlidingWindow
+from attnops.scores.dot import DotProduct
+from attnops.seq.context import CAUSAL, Context
+from attnops.seq.norms import RMSNorm
+from attnops.seq.temperature import AttentionTemperature
+
+
+class Attention(nn.Module):
+    """Self-attention with H query heads on Hkv key heads: multi-head (Hkv = H), grouped-query, multi-query (Hkv = 1).
+
+        q, k, v = x Wᵀ                       one product, `[(H + 2·Hkv)·D, dim]`
+        out     = attend(turn(norm(q)), turn(norm(k)), v) W_oᵀ
+
+    Args:
+        dim, heads, kv_heads, head_dim: the width of the stream, H, Hkv (None: H), D (None: dim / heads).
+        layer: which layer of a cache is this one's.
+        pattern: who may attend whom; None for all.
+        rotary: a `Rotary`; keys are turned before they enter a cache, unless its law depends on the length.
+        bias: any other `Bias` (`ALiBi`, `RelativeKeys`, `Sink`); shared_bias: whether `context.bias` is added too.
+        qk_norm: True, "full" or "unit", see `TransformerConfig`.
+        scale, softcap, temperature: of the logits. dropout: of the weights, in training.
+        bias_in, bias_out: whether the linear layers have one. clip: bound of queries, keys and values (MPT).
+
+    `load_state_dict` reads `nn.MultiheadAttention`'s names too.
+
+    Example:
+        >>> import torch
+        >>> from attnops import Causal, Rotary
+        >>> from attnops.seq import Attention
+        >>> attention = Attention(dim=32, heads=4, kv_heads=2, pattern=Causal(), rotary=Rotary(8))
+        >>> attention(torch.randn(2, 5, 32)).shape
+        torch.Size([2, 5, 32])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        *,
+        layer: int = 0,
+        pattern: Pattern | None = None,
+        rotary: Rotary | None = None,
+        bias: Bias | None = None,
+        shared_bias: bool = False,
+        qk_norm: bool | str = False,
+        norm_eps: float = 1e-5,
+        scale: float | None = None,
+        softcap: float | None = None,
+        temperature: AttentionTemperature | None = None,
+        dropout: float = 0.0,
+        bias_in: bool = False,
+        bias_out: bool = False,
+        clip: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = heads, kv_heads or heads
+        self.head_dim = head_dim or dim // heads
+        self.clip = clip
+        self.layer, self.pattern, self.rotary, self.bias, self.shared_bias = layer, pattern, rotary, bias, shared_bias
+        self.scale, self.temperature, self.dropout = scale, temperature, dropout
+        self.score = None if softcap is None else DotProduct(softcap)
+        self.window: int | None = None
+        if type(pattern) is SlidingWindow and pattern.right == 0 and not (rotary and rotary.depends_on_length):
+            self.window = int(pattern.left) + 1
+        self.qkv = nn.Linear(dim, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=bias_in)
+        self.out = nn.Linear(self.heads * self.head_dim, dim, bias=bias_out)
+        self.qk_norm = qk_norm
+        self.query_norm = self.key_norm = None
+        if qk_norm:
+            full, weighted = qk_norm == "full", qk_norm != "unit"
+            self.query_norm = RMSNorm(self.head_dim * (self.heads if full else 1), norm_eps, weighted)
+            self.key_norm = RMSNorm(self.head_dim * (self.kv_heads if full else 1), norm_eps, weighted)
+        self.register_load_state_dict_pre_hook(_read_torch_names)
+
+    def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
+        """`x [B, N, dim]` to `[B, N, dim]`; `context` is what a model's layers share, None for a layer alone."""
+        batch, count, _ = x.shape
+        if context is None:
+            context = Context(torch.arange(count, device=x.device))
+        query, key, value = self.project(x, context)  # [B, H, N, D], [B, Hkv, N, D]
+        keys = context.keys
+        if context.cache is not None:
+            key, value, keys = context.cache.update(self.layer, key, value)  # [B, Hkv, Nk, D]
+        pattern = self.pattern
+        if self.window is not None and count == 1 and keys.coords is None:  # all of the window, and no more
+            key, value, pattern = key[:, :, -self.window :], value[:, :, -self.window :], CAUSAL
+        out = attend(
+            query, key, value,
+            pattern=context.allowed(pattern, keys),
+            bias=self.prior(context),
+            score=self.score,
+            scale=self.scale,
+            coords=None if keys.coords is None else (context.query_coords, keys.coords),
+            dropout=self.dropout if self.training else 0.0,
+        )  # fmt: skip
+        return self.out(out.transpose(1, 2).reshape(batch, count, -1))  # type: ignore[no-any-return, union-attr]
+
+    def project(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
+        """Query `[B, H, N, D]`, key and value `[B, Hkv, N, D]`, normed and turned."""
+        projected = self.qkv(x)
+        if self.clip is not None:
+            projected = projected.clamp(-self.clip, self.clip)
+        heads = projected.unflatten(-1, (-1, self.head_dim))  # [B, N, H + 2·Hkv, D]
+        both, value = heads.split((self.heads + self.kv_heads, self.kv_heads), 2)  # queries and keys together
+        if self.query_norm is not None and self.qk_norm != "unit":
+            both = self.norm_heads(both)
+        if self.rotary is not None and not self.rotary.depends_on_length:
+            both = turn(both, *context.waves(self.rotary), self.rotary.interleaved)
+        if self.qk_norm == "unit":
+            both = self.norm_heads(both)
+        query, key = both.split((self.heads, self.kv_heads), 2)
+        if self.temperature is not None:
+            query = query * self.temperature.factor(context.position)[..., None, None].to(query.dtype)
+        return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
+
+    def norm_heads(self, both: Tensor) -> Tensor:
+        """Queries and keys `[B, N, H + Hkv, D]`, each normed by its own weight."""
+        assert self.query_norm is not None and self.key_norm is not None
+        query, key = both.split((self.heads, self.kv_heads), 2)
+        if self.qk_norm == "full":
+            query = self.query_norm(query.flatten(2)).view_as(query)
+            key = self.key_norm(key.flatten(2)).view_as(key)
+        else:
+            query, key = self.query_norm(query), self.key_norm(key)
+        return torch.cat((query, key), 2)
+
+    def prior(self, context: Context) -> Bias | None:
+        """The biases of this layer: its own, the shared one, and a rotation that a cache cannot hold."""
+        priors = [self.bias, context.bias if self.shared_bias else None]
+        if self.rotary is not None and self.rotary.depends_on_length:
+            priors.append(self.rotary)
+        total: Bias | None = None
+        for prior in priors:
+            if prior is not None:
+                total = prior if total is None else total + prior
+        return total
+
+
+class CrossAttention(nn.Module):
+    """Queries from one sequence, keys and values from another: a decoder that reads an encoder's output.
+
+    With a cache, keys and values of the memory are computed in the first step and kept.
+
+    Example:
+        >>> import torch
+        >>> from attnops.seq import CrossAttention
+        >>> CrossAttention(32, 4)(torch.randn(2, 3, 32), memory=torch.randn(2, 7, 32)).shape
+        torch.Size([2, 3, 32])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        *,
+        layer: int = 0,
+        scale: float | None = None,
+        softcap: float | None = None,
+        dropout: float = 0.0,
+        bias_in: bool = False,
+        bias_out: bool = False,
+        memory_dim: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.heads, self.kv_heads = heads, kv_heads or heads
+        self.head_dim = head_dim or dim // heads
+        self.layer, self.scale, self.dropout = layer, scale, dropout
+        self.score = None if softcap is None else DotProduct(softcap)
+        self.query = nn.Linear(dim, self.heads * self.head_dim, bias=bias_in)
+        self.key_value = nn.Linear(memory_dim or dim, 2 * self.kv_heads * self.head_dim, bias=bias_in)
+        self.out = nn.Linear(self.heads * self.head_dim, dim, bias=bias_out)
+        self.register_load_state_dict_pre_hook(_read_torch_names)
+
+    def forward(self, x: Tensor, context: Context | None = None, memory: Tensor | None = None) -> Tensor:
+        """`x [B, N, dim]` reads `context.memory [B, M, dim]`, or `memory`."""
+        batch, count, _ = x.shape
+        padding, cache = (None, None) if context is None else (context.memory_padding, context.cache)
+        memory = memory if context is None else context.memory
+        query = self.query(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [B, H, N, D]
+        if cache is not None and cache.length > 0:
+            key, value = cache.cross[self.layer]
+        else:
+            assert memory is not None
+            both = self.key_value(memory).unflatten(-1, (-1, self.head_dim))  # [B, M, 2·Hkv, D]
+            key, value = both.transpose(1, 2).chunk(2, 1)  # [B, Hkv, M, D]
+            if cache is not None:
+                cache.cross[self.layer] = key, value
+        out = attend(
+            query, key, value,
+            pattern=padding,
+            score=self.score,
+            scale=self.scale,
+            dropout=self.dropout if self.training else 0.0,
+        )  # fmt: skip
+        return self.out(out.transpose(1, 2).reshape(batch, count, -1))  # type: ignore[no-any-return, union-attr]
+
+
+def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """The first channels of `x [B, N, h, D]` turned by `cos, sin [(B), N, 1, dim/2]`, rounded once."""
+    half = cos.shape[-1]
+    wide = x[..., : 2 * half].to(cos.dtype)
+    if interleaved:
+        first, second = wide[..., 0::2], wide[..., 1::2]
+        turned = torch.stack((first * cos - second * sin, second * cos + first * sin), -1).flatten(-2)
+    else:
+        first, second = wide[..., :half], wide[..., half:]
+        turned = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+    turned = turned.to(x.dtype)
+    return turned if 2 * half == x.shape[-1] else torch.cat((turned, x[..., 2 * half :]), -1)
+
+
+def _read_torch_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Rename `nn.MultiheadAttention`'s parameters to this layer's."""

@@ -1,0 +1,54 @@
+"""The feed-forward layer: each token alone, through a wider space."""
+
+from __future__ import annotations
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class FeedForward(nn.Module):
+    """W₂ σ(W₁ x), or with a gate W₂ (σ(W₁ x) ⊙ W₃ x).
+
+    `up` holds W₁, or W₁ above W₃ (`[2·ff_dim, dim]`), so that both are one product.
+
+    Args:
+        activation: "relu", "gelu", "gelu_tanh", "silu"; gated: "swiglu" (silu), "geglu" (gelu), "geglu_tanh", "reglu".
+        bias: whether the linear layers have one.
+
+    Source: gates: Shazeer 2020, arXiv:2002.05202.
+
+    Example:
+        >>> import torch
+        >>> from attnops.seq import FeedForward
+        >>> FeedForward(8, 32, "swiglu")(torch.randn(2, 5, 8)).shape
+        torch.Size([2, 5, 8])
+    """
+
+    def __init__(self, dim: int, ff_dim: int, activation: str = "swiglu", bias: bool = False) -> None:
+        super().__init__()
+        self.activation = activation
+        self.gated = "glu" in activation
+        self.up = nn.Linear(dim, 2 * ff_dim if self.gated else ff_dim, bias=bias)
+        self.down = nn.Linear(ff_dim, dim, bias=bias)
+
+    def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
+        """`x [B, N, dim]`; `real [B, N]`, which tokens are no padding, matters to mixtures of experts alone."""
+        wide = self.up(x)
+        if self.gated:
+            gate, value = wide.chunk(2, dim=-1)
+            return self.down(activate(gate, self.activation) * value)  # type: ignore[no-any-return]
+        return self.down(activate(wide, self.activation))  # type: ignore[no-any-return]
+
+    def extra_repr(self) -> str:
+        return self.activation
+
+
+def activate(x: Tensor, activation: str) -> Tensor:
+    """σ(x), by the name of the layer that it stands in."""
+    if activation in ("relu", "reglu"):
+        return F.relu(x)
+    if activation in ("gelu", "geglu"):
+        return F.gelu(x)
+    if activation in ("gelu_tanh", "geglu_tanh"):
+        return F.gelu(x, approximate="tanh")
+    return F.silu(x)
