@@ -116,6 +116,7 @@ def read_arguments(
         bias_grad=torch.is_grad_enabled() and _learns(terms, score, coords_pair, pattern, query, key),
         own_bias=all(type(term).__module__.startswith("attnops.") for term in terms),
         score=_kind_of_score(score),
+        fused_score=score.kernel is not None,
         sinks=bool(sinks),
         grad=torch.is_grad_enabled() and (query.requires_grad or key.requires_grad or value.requires_grad),
         dropout=dropout > 0,

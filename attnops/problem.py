@@ -47,6 +47,7 @@ class Problem(NamedTuple):
     bias_grad: bool  # does a gradient flow into the bias?
     own_bias: bool  # are all terms the library's own?
     score: str  # "dot", "softcap", or the class of another score
+    fused_score: bool  # do compiled kernels know the score?
     sinks: bool
     # what is asked
     grad: bool

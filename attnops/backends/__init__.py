@@ -2,9 +2,10 @@
 
 from attnops.backends.blockwise import Blockwise
 from attnops.backends.flex import Flex
+from attnops.backends.native import Native
 from attnops.backends.reference import Reference
 from attnops.backends.scatter import Scatter
 from attnops.backends.sdpa import Sdpa
 from attnops.problem import Backend
 
-BACKENDS: tuple[Backend, ...] = (Scatter(), Sdpa(), Blockwise(), Flex(), Reference())
+BACKENDS: tuple[Backend, ...] = (Native(), Scatter(), Sdpa(), Blockwise(), Flex(), Reference())

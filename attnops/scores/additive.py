@@ -34,6 +34,8 @@ class Additive(Score):
         torch.Size([2, 5, 8])
     """
 
+    edge_term: str | None = None  # edge data [E, heads · dim] added inside σ
+
     def __init__(
         self, heads: int, dim: int, activation: Literal["tanh", "leaky_relu"] = "tanh", negative_slope: float = 0.2
     ) -> None:
@@ -46,8 +48,14 @@ class Additive(Score):
         self.a = nn.Parameter(torch.empty(heads, dim))
         nn.init.xavier_uniform_(self.a)
 
+    @property
+    def kernel(self) -> str | None:
+        return self.activation if type(self).forward is Additive.forward else None
+
     def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
         hidden = query + key
+        if self.edge_term is not None:
+            hidden = hidden + edge_vectors(pairs, self.edge_term, self.dim).to(hidden.dtype)
         hidden = hidden.tanh() if self.activation == "tanh" else F.leaky_relu(hidden, self.negative_slope)
         return (hidden * self.a.to(hidden.dtype)[pairs.head]).sum(-1)
 
@@ -76,6 +84,8 @@ class SeparableAdditive(Score):
         torch.Size([2, 5, 8])
     """
 
+    edge_term: str | None = None  # edge data [E, heads] added inside LeakyReLU
+
     def __init__(self, heads: int, dim: int, negative_slope: float = 0.2) -> None:
         super().__init__()
         require_positive(heads=heads, dim=dim)
@@ -87,9 +97,17 @@ class SeparableAdditive(Score):
         nn.init.xavier_uniform_(self.a_q)
         nn.init.xavier_uniform_(self.a_k)
 
+    @property
+    def kernel(self) -> str | None:
+        own = type(self).forward is SeparableAdditive.forward and type(self).bind is SeparableAdditive.bind
+        return "leaky_relu" if own else None
+
     def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
         a_q, a_k = self.a_q.to(query.dtype)[pairs.head], self.a_k.to(key.dtype)[pairs.head]
-        return F.leaky_relu((query * a_q).sum(-1) + (key * a_k).sum(-1), self.negative_slope)
+        hidden = (query * a_q).sum(-1) + (key * a_k).sum(-1)
+        if self.edge_term is not None:
+            hidden = hidden + edge_vectors(pairs, self.edge_term, 1).squeeze(-1).to(hidden.dtype)
+        return F.leaky_relu(hidden, self.negative_slope)
 
     def bind(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Score]:
         group = self.heads // key.shape[1]
@@ -98,7 +116,7 @@ class SeparableAdditive(Score):
         right = (
             (key.unsqueeze(2) * a_k).sum(-1, keepdim=True).flatten(1, 2)
         )  # each head weighs its group's key by its own a_k
-        return left, right, _LeakySum(self.negative_slope)
+        return left, right, LeakySum(self.negative_slope, self.edge_term)
 
     def check(self, dim: int) -> None:
         if dim != self.dim:
@@ -108,12 +126,38 @@ class SeparableAdditive(Score):
         return f"heads={self.heads}, dim={self.dim}"
 
 
-class _LeakySum(Score):
-    """LeakyReLU(s_i + t_j) over scalars that are already summed for each row."""
+class LeakySum(Score):
+    """LeakyReLU(s_i + t_j), or LeakyReLU(s_i + t_j + e_ij), over scalars that are already summed for each row.
 
-    def __init__(self, negative_slope: float) -> None:
+    Args:
+        negative_slope: LeakyReLU's. edge_term: the edge data `[E, heads]` that are added, by name.
+
+    Example:
+        >>> import torch, attnops
+        >>> query, key, score = attnops.SeparableAdditive(2, 8).bind(torch.randn(1, 2, 5, 8), torch.randn(1, 2, 5, 8))
+        >>> score, tuple(query.shape)
+        (LeakySum(), (1, 2, 5, 1))
+    """
+
+    activation = "leaky_relu"
+
+    def __init__(self, negative_slope: float, edge_term: str | None = None) -> None:
         super().__init__()
-        self.negative_slope = negative_slope
+        self.negative_slope, self.edge_term = negative_slope, edge_term
+
+    @property
+    def kernel(self) -> str | None:
+        return self.activation
 
     def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
-        return F.leaky_relu((query + key).squeeze(-1), self.negative_slope)
+        hidden = query + key
+        if self.edge_term is not None:
+            hidden = hidden + edge_vectors(pairs, self.edge_term, 1).to(hidden.dtype)
+        return F.leaky_relu(hidden.squeeze(-1), self.negative_slope)
+
+
+def edge_vectors(pairs: Pairs, name: str, dim: int) -> Tensor:
+    """Edge data `[E, H · dim]` at the pairs, heads where vectors have them: `[1, H, …pairs, dim]`."""
+    data: Tensor = getattr(pairs.edge, name)  # [1, 1, …, H · dim] on a list or a grid, [H · dim] for one pair
+    vectors = data.view(*data.shape[:-1], data.shape[-1] // dim, dim)
+    return vectors.squeeze(1).movedim(-2, 1) if pairs.shape else vectors[pairs.head]

@@ -25,6 +25,11 @@ class Score(nn.Module):
 
     heads: int | None = None
 
+    @property
+    def kernel(self) -> str | None:
+        """What compiled kernels know this score by: "dot", "leaky_relu" or "tanh"; None where they do not."""
+        return None
+
     def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
         """Logits of the pairs, before bias and pattern."""
         raise NotImplementedError(f"{type(self).__name__} must define forward(query, key, pairs) -> logits")

@@ -34,6 +34,10 @@ class DotProduct(Score):
             raise ValueError(f"softcap is {softcap}; it must be positive, or None for no softcap")
         self.softcap = softcap
 
+    @property
+    def kernel(self) -> str | None:
+        return "dot" if type(self).forward is DotProduct.forward else None
+
     def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
         return self.cap((query * key).sum(-1))
 

@@ -1,0 +1,115 @@
+"""The compiled library: found beside this file, loaded once, told whose threads to use."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+INTERFACE = 1  # of csrc/interface.h
+PATH = Path(__file__).with_name("libattnops.so")
+LEVELS = ("plain", "x86-64-v2", "x86-64-v3", "x86-64-v4")
+
+
+class Rows(ctypes.Structure):
+    """Rows of a `[B, H, N, D]` tensor whose last axis is contiguous: its pointer, and strides in elements."""
+
+    _fields_ = (("data", ctypes.c_void_p), ("batch", ctypes.c_int64), ("head", ctypes.c_int64), ("row", ctypes.c_int64))
+
+    @classmethod
+    def of(cls, tensor: Tensor | None) -> Rows:
+        """The rows of a tensor, or of none; the tensor must outlive the call."""
+        if tensor is None:
+            return cls(None, 0, 0, 0)
+        batch, head, row = tensor.stride()[:3]
+        return cls(tensor.data_ptr(), batch, head, row)
+
+
+def pointer(tensor: Tensor | None) -> int | None:
+    """Where a contiguous tensor lies; None for none."""
+    return None if tensor is None else tensor.data_ptr()
+
+
+def readable_rows(tensor: Tensor) -> Tensor:
+    """The tensor itself where its last axis is contiguous, else a copy that is."""
+    return tensor if tensor.shape[-1] <= 1 or tensor.stride(-1) == 1 else tensor.contiguous()
+
+
+@cache
+def load() -> Any:
+    """The library.
+
+    Raises:
+        OSError: it was not built, or for another interface; `unavailable` says so in words.
+    """
+    reason = unavailable()
+    if reason is not None:
+        raise OSError(reason)
+    return _library()
+
+
+@cache
+def unavailable() -> str | None:
+    """Why the library cannot be used, in words; None where it can."""
+    if not PATH.exists():
+        return (
+            "the compiled kernels are not in this installation; they are built where a C++17 compiler (g++ 12 or "
+            "clang 12 and newer) is found: install one, then reinstall attnops from source"
+        )
+    try:
+        library = _library()
+    except OSError as error:
+        return f"the compiled kernels do not load ({error}); reinstall attnops from source"
+    if library.attnops_interface() != INTERFACE:
+        return "the compiled kernels are of another version of attnops; reinstall it from source"
+    return None
+
+
+@cache
+def _library() -> Any:
+    library = ctypes.CDLL(str(PATH))
+    library.attnops_set_openmp.argtypes = [ctypes.c_void_p]
+    library.attnops_set_openmp.restype = None
+    library.attnops_set_openmp(_openmp_of_torch())
+    return library
+
+
+def _openmp_of_torch() -> int | None:
+    """OpenMP's entry as torch sees it, so that torch's threads are used and no others; None where it has none."""
+    try:
+        torch_library = ctypes.CDLL(torch._C.__file__)
+        return ctypes.cast(torch_library.GOMP_parallel, ctypes.c_void_p).value
+    except (OSError, AttributeError):
+        return None
+
+
+def level() -> str:
+    """The vector level in use."""
+    return LEVELS[load().attnops_level()]
+
+
+def require_size(name: str, structure: type[ctypes.Structure]) -> None:
+    """Raise `OSError` where the library's structure is not the one that Python fills."""
+    size = getattr(load(), f"{name}_size")
+    size.restype = ctypes.c_int64
+    if size() != ctypes.sizeof(structure):
+        raise OSError(f"the compiled kernels hold another {structure.__name__}; reinstall attnops from source")
+
+
+def call(name: str, structure: ctypes.Structure) -> None:
+    """Run one of the library's functions.
+
+    Raises:
+        MemoryError: it found no memory.
+    """
+    if getattr(load(), name)(ctypes.byref(structure)) != 0:
+        raise MemoryError(f"{name} found no memory for its scratch space")
+
+
+def threads() -> int:
+    """As many as torch uses."""
+    return torch.get_num_threads()
