@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -14,40 +14,7 @@ from attnops.checks import require_number
 from attnops.coords import Coords, is_concrete
 from attnops.pairs import Pairs
 from attnops.patterns.base import Pattern, Ranges, unite_ranges
-
-
-class Sorted(NamedTuple):
-    """An edge list in the order of its targets (CSR), and how its sources group in that order (its transpose)."""
-
-    pointer: Tensor  # [Nq + 1]: places pointer[i] … pointer[i+1] hold the edges of target i
-    order: Tensor  # [E]: the caller's edge at each place; stable
-    place: Tensor  # [E]: the place of each of the caller's edges
-    target: Tensor  # [E]: the target at each place, ascending
-    source: Tensor  # [E]: the source at each place
-    source_pointer: Tensor  # [Nk + 1]: source_order[source_pointer[j] …] are the places whose source is j
-    source_order: Tensor  # [E]
-    source_place: Tensor  # [E]: the inverse of source_order
-
-
-def sort_edges(source: Tensor, target: Tensor, num_queries: int, num_keys: int) -> Sorted:
-    """Group edges by target, and the result by source, keeping order inside a group."""
-    target, order = torch.sort(target.long(), stable=True)
-    source = source.long()[order]
-    ascending, source_order = torch.sort(source, stable=True)
-    return Sorted(
-        pointer=torch.searchsorted(target, torch.arange(num_queries + 1, device=target.device)),
-        order=order,
-        place=_inverse(order),
-        target=target,
-        source=source,
-        source_pointer=torch.searchsorted(ascending, torch.arange(num_keys + 1, device=source.device)),
-        source_order=source_order,
-        source_place=_inverse(source_order),
-    )
-
-
-def _inverse(order: Tensor) -> Tensor:
-    return torch.empty_like(order).index_copy(0, order, torch.arange(order.shape[0], device=order.device))
+from attnops.patterns.sorting import Sorted, sort_edges
 
 
 @torch.library.custom_op("attnops::edge_table", mutates_args=())
