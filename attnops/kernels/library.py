@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import torch
 from torch import Tensor
 
 INTERFACE = 1  # of csrc/interface.h
-PATH = Path(__file__).with_name("libattnops.so")
+# Another build may be named, such as one with sanitizers; or none, by a path where nothing is.
+PATH = Path(os.environ.get("ATTNOPS_LIBRARY") or Path(__file__).with_name("libattnops.so"))
 LEVELS = ("plain", "x86-64-v2", "x86-64-v3", "x86-64-v4")
 
 
@@ -56,6 +58,8 @@ def load() -> Any:
 def unavailable() -> str | None:
     """Why the library cannot be used, in words; None where it can."""
     if not PATH.exists():
+        if os.environ.get("ATTNOPS_LIBRARY"):
+            return f"ATTNOPS_LIBRARY names {PATH}, where nothing is"
         return (
             "the compiled kernels are not in this installation; they are built where a C++17 compiler (g++ 12 or "
             "clang 12 and newer) is found: install one, then reinstall attnops from source"

@@ -1,6 +1,7 @@
 // The library's C interface: what kernels.library loads. Chooses the vector level once.
 #include <new>
 
+#include "block_interface.h"
 #include "interface.h"
 #include "parallel.h"
 
@@ -65,9 +66,13 @@ int attnops_set_level(int wanted) {
     return attnops::level;
 }
 
-void attnops_set_openmp(void* entry) { attnops::openmp = reinterpret_cast<attnops::OpenMP>(entry); }
+void attnops_set_openmp(void* entry) { attnops::use_openmp(reinterpret_cast<attnops::OpenMP>(entry)); }
 
 int attnops_edge_attention(const EdgeAttention* call) { ATTNOPS_CHOOSE(edge_attention(*call)); }
 int attnops_edge_attention_backward(const EdgeAttention* call) { ATTNOPS_CHOOSE(edge_attention_backward(*call)); }
 std::int64_t attnops_edge_attention_size() { return sizeof(EdgeAttention); }
+
+int attnops_block_attention(const BlockAttention* call) { ATTNOPS_CHOOSE(block_attention(*call)); }
+int attnops_block_attention_backward(const BlockAttention* call) { ATTNOPS_CHOOSE(block_attention_backward(*call)); }
+std::int64_t attnops_block_attention_size() { return sizeof(BlockAttention); }
 }
