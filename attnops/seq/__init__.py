@@ -19,6 +19,15 @@ from attnops.seq.embeddings import SinusoidalPositions as SinusoidalPositions
 from attnops.seq.encoder import Encoder as Encoder
 from attnops.seq.encoder_decoder import EncoderDecoder as EncoderDecoder
 from attnops.seq.feedforward import FeedForward as FeedForward
+from attnops.seq.mla import LatentAttention as LatentAttention
+from attnops.seq.mla import LatentConfig as LatentConfig
+from attnops.seq.moe import ExpertsConfig as ExpertsConfig
+from attnops.seq.moe import MixtureOfExperts as MixtureOfExperts
+from attnops.seq.moe import Routing as Routing
+from attnops.seq.moe import Routings as Routings
+from attnops.seq.moe import routings as routings
 from attnops.seq.norms import LayerNorm as LayerNorm
 from attnops.seq.norms import RMSNorm as RMSNorm
+from attnops.seq.rolling_cache import FirstTokens as FirstTokens
+from attnops.seq.rolling_cache import RollingCache as RollingCache
 from attnops.seq.temperature import AttentionTemperature as AttentionTemperature

@@ -85,7 +85,7 @@ class Attention(nn.Module):
             full, weighted = qk_norm == "full", qk_norm != "unit"
             self.query_norm = RMSNorm(self.head_dim * (self.heads if full else 1), norm_eps, weighted)
             self.key_norm = RMSNorm(self.head_dim * (self.kv_heads if full else 1), norm_eps, weighted)
-        self.register_load_state_dict_pre_hook(_read_torch_names)
+        self.register_load_state_dict_pre_hook(_read_torch_names)  # type: ignore[no-untyped-call]
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """`x [B, N, dim]` to `[B, N, dim]`; `context` is what a model's layers share, None for a layer alone."""
@@ -97,8 +97,11 @@ class Attention(nn.Module):
         if context.cache is not None:
             key, value, keys = context.cache.update(self.layer, key, value)  # [B, Hkv, Nk, D]
         pattern = self.pattern
-        if self.window is not None and count == 1 and keys.coords is None:  # all of the window, and no more
-            key, value, pattern = key[:, :, -self.window :], value[:, :, -self.window :], CAUSAL
+        if self.window is not None and count == 1 and context.cache is not None:
+            if keys.coords is None:  # all of the window, and no more
+                key, value, pattern = key[:, :, -self.window :], value[:, :, -self.window :], CAUSAL
+            elif keys.window is not None and keys.window <= self.window:
+                pattern = CAUSAL
         out = attend(
             query, key, value,
             pattern=context.allowed(pattern, keys),
@@ -116,7 +119,7 @@ class Attention(nn.Module):
         if self.clip is not None:
             projected = projected.clamp(-self.clip, self.clip)
         heads = projected.unflatten(-1, (-1, self.head_dim))  # [B, N, H + 2·Hkv, D]
-        both, value = heads.split((self.heads + self.kv_heads, self.kv_heads), 2)  # queries and keys together
+        both, value = torch.split(heads, (self.heads + self.kv_heads, self.kv_heads), 2)  # queries and keys together
         if self.query_norm is not None and self.qk_norm != "unit":
             both = self.norm_heads(both)
         if self.rotary is not None and not self.rotary.depends_on_length:
@@ -186,7 +189,7 @@ class CrossAttention(nn.Module):
         self.query = nn.Linear(dim, self.heads * self.head_dim, bias=bias_in)
         self.key_value = nn.Linear(memory_dim or dim, 2 * self.kv_heads * self.head_dim, bias=bias_in)
         self.out = nn.Linear(self.heads * self.head_dim, dim, bias=bias_out)
-        self.register_load_state_dict_pre_hook(_read_torch_names)
+        self.register_load_state_dict_pre_hook(_read_torch_names)  # type: ignore[no-untyped-call]
 
     def forward(self, x: Tensor, context: Context | None = None, memory: Tensor | None = None) -> Tensor:
         """`x [B, N, dim]` reads `context.memory [B, M, dim]`, or `memory`."""
@@ -226,5 +229,22 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     return turned if 2 * half == x.shape[-1] else torch.cat((turned, x[..., 2 * half :]), -1)
 
 
-def _read_torch_names(module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-    """Rename `nn.MultiheadAttention`'s parameters to this layer's."""
+def _read_torch_names(layer: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
+    """Rename what `nn.MultiheadAttention` calls its parameters to this layer's names."""
+    for name in ("bias_k", "bias_v"):
+        if prefix + name in state:
+            raise ValueError(
+                f"{prefix}{name}: a learned key or value that every query sees (add_bias_kv) has no counterpart"
+            )
+    parts = [state.pop(f"{prefix}{letter}_proj_weight", None) for letter in "qkv"]
+    if all(part is not None for part in parts):
+        state[prefix + "in_proj_weight"] = torch.cat(parts)
+    for kind in ("weight", "bias"):
+        joined = state.pop(f"{prefix}in_proj_{kind}", None)
+        if joined is not None and isinstance(layer, CrossAttention):
+            width = layer.query.out_features
+            state[f"{prefix}query.{kind}"], state[f"{prefix}key_value.{kind}"] = joined[:width], joined[width:]
+        elif joined is not None:
+            state[f"{prefix}qkv.{kind}"] = joined
+        if f"{prefix}out_proj.{kind}" in state:
+            state[f"{prefix}out.{kind}"] = state.pop(f"{prefix}out_proj.{kind}")

@@ -80,7 +80,9 @@ class Cache:
 
     def reorder(self, index: Tensor) -> None:
         """Row r continues what row `index[r]` held: beams that fork and end; another number of rows is allowed."""
-        raise NotImplementedError
+        self.cross = {n: (k.index_select(0, index), v.index_select(0, index)) for n, (k, v) in self.cross.items()}
+        self.real = None if self.real is None else self.real.index_select(0, index)
+        self.batch = len(index)
 
     def memory(self) -> int:
         """Bytes of the keys and values that are held."""
@@ -132,13 +134,8 @@ class KVCache(Cache):
         return Held(keys[:, :, :end], values[:, :, :end], self._keys)
 
     def reorder(self, index: Tensor) -> None:
-        self._layers = {
-            layer: (key.index_select(0, index), value.index_select(0, index))
-            for layer, (key, value) in self._layers.items()
-        }
-        self.cross = {n: (k.index_select(0, index), v.index_select(0, index)) for n, (k, v) in self.cross.items()}
-        self.real = None if self.real is None else self.real.index_select(0, index)
-        self.batch = len(index)
+        super().reorder(index)
+        self._layers = {n: (k.index_select(0, index), v.index_select(0, index)) for n, (k, v) in self._layers.items()}
 
     def memory(self) -> int:
         return sum(
@@ -158,12 +155,7 @@ def append(name: str, buffer: Tensor | None, new: Tensor, start: int, capacity: 
     if start == 0 and buffer is not None and buffer.shape[:2] != new.shape[:2]:
         buffer = None  # left by a step that was never committed
     if buffer is not None:
-        wanted, given = (*buffer.shape[:2], buffer.shape[3]), (*new.shape[:2], new.shape[3])
-        if wanted != given or buffer.dtype != new.dtype:
-            raise ValueError(
-                f"this step's {name} has [B, H, D] = {list(given)} in {new.dtype}; the cache holds {list(wanted)} in "
-                f"{buffer.dtype}"
-            )
+        check_same(name, buffer, new)
     if new.requires_grad:  # a gradient must find each step's tensors as they were
         return new if buffer is None or start == 0 else torch.cat((buffer[:, :, :start], new), 2)
     if buffer is None or buffer.shape[2] < end:
@@ -174,3 +166,13 @@ def append(name: str, buffer: Tensor | None, new: Tensor, start: int, capacity: 
         buffer = larger
     buffer[:, :, start:end] = new
     return buffer
+
+
+def check_same(name: str, held: Tensor, new: Tensor) -> None:
+    """Raise `ValueError` unless `new [B, H, N, D]` may stand behind what a cache holds of a layer."""
+    wanted, given = (*held.shape[:2], held.shape[3]), (*new.shape[:2], new.shape[3])
+    if wanted != given or held.dtype != new.dtype or held.device != new.device:
+        raise ValueError(
+            f"this step's {name} has [B, H, D] = {list(given)}, {new.dtype}, {new.device}; the cache holds "
+            f"{list(wanted)}, {held.dtype}, {held.device}"
+        )

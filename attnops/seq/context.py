@@ -29,12 +29,14 @@ class Keys:
     Attributes:
         coords: position (and segment) of each key; None where they stand at 0 … Nk-1 and the new tokens at the end.
         padding: which keys are real; None where all are.
-        pattern: what a cache that forgets adds to the layer's pattern; None where it holds all that was seen.
+        pattern: what a cache that forgets adds to the layer's pattern; None where it adds nothing.
+        window: where one token is new, and all that is held lies within so many positions of it.
     """
 
     coords: Coords | None = None
     padding: Padding | None = None
     pattern: Pattern | None = None
+    window: int | None = None
 
 
 @dataclass(eq=False)
@@ -129,6 +131,8 @@ def read_context(
         coords = Coords(position=position, segment=segments)
         return Context(position, coords, Keys(coords, None if real is None else Padding(real)), None, real)
     if cache is not None:
+        if real is None and attention_mask is not None and cache.real is not None and attention_mask.shape[-1] > count:
+            real = attention_mask.bool()  # it calls all real, which the cache may know better
         position = cache.begin(batch, count, real, ids.device)
         new = None if real is None else real[:, -count:]
         return Context(position, None, Keys(), cache, new, None, memory, memory_padding)
