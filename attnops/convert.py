@@ -96,35 +96,77 @@ def _read_attribute(attribute: str, edges: Sequence[tuple[Any, Any, Mapping[str,
         raise ValueError(f"attribute {attribute!r} holds a number that {dtype} cannot hold") from error
 
 
-def to_networkx(edge_index: Tensor, num_queries: int, num_keys: int, data: Mapping[str, Tensor]) -> Any:
+def to_networkx(
+    edge_index: Tensor,
+    num_queries: int,
+    num_keys: int,
+    data: Mapping[str, Tensor],
+    weights: Tensor | None = None,
+    nodes: Sequence[Any] | None = None,
+    attention: str = "attention",
+) -> Any:
     """A networkx `MultiDiGraph` of an edge list, with its data as edge attributes (numbers, or lists of them).
 
-    Nodes are the integers 0 … N-1 where there are as many queries as keys; otherwise keys are `("key", j)` and queries
-    `("query", i)`, with networkx's node attribute `bipartite` 0 and 1. Nodes without an edge are there too.
+    Nodes are the integers 0 … N-1, or those of `nodes`, where there are as many queries as keys; otherwise keys are
+    `("key", j)` and queries `("query", i)`, with networkx's node attribute `bipartite` 0 and 1. Nodes without an edge
+    are there too.
+
+    Args:
+        weights: attention weights in the order of the edges: `[E]`, a number an edge, or `[*B, H, E]` with one row in
+            the batch, a list of H numbers an edge.
+        nodes: N names that hash, node by node: `list(graph)` of the graph that the edges were read from.
+        attention: the name of the edge attribute that the weights become.
 
     Raises:
         ImportError: networkx is not installed.
+        TypeError: weights that are not a tensor. ValueError: weights of another shape, or under the name of an edge
+            datum; nodes that are too few, too many, listed twice, or given where queries and keys differ.
     """
     try:
         import networkx
     except ImportError as error:
         raise ImportError("Edges.to_networkx needs networkx: pip install attnops[networkx]") from error
+    columns = {name: tensor.detach().tolist() for name, tensor in data.items()}
+    if weights is not None:
+        if attention in columns:
+            raise ValueError(f"attention is {attention!r}, the name of an edge datum; it must be another name")
+        columns[attention] = _weight_column(weights, edge_index.shape[1])
     graph = networkx.MultiDiGraph()
     keys: list[Any] = list(range(num_keys))
     queries: list[Any] = list(range(num_queries))
     if num_queries == num_keys:
+        if nodes is not None:
+            keys = queries = list(nodes)
+            if len(keys) != num_keys or len(set(keys)) != num_keys:
+                raise ValueError(
+                    f"nodes has {len(keys)} names, {len(set(keys))} of them apart; it must have {num_keys}"
+                )
         graph.add_nodes_from(keys)
     else:
+        if nodes is not None:
+            raise ValueError(f"nodes was given, but {num_keys} keys and {num_queries} queries are no one set of nodes")
         keys, queries = [("key", j) for j in keys], [("query", i) for i in queries]
         graph.add_nodes_from(keys, bipartite=0)
         graph.add_nodes_from(queries, bipartite=1)
     sources, targets = edge_index.tolist()
-    columns = {name: tensor.detach().tolist() for name, tensor in data.items()}
     graph.add_edges_from(
         (keys[j], queries[i], {name: column[e] for name, column in columns.items()})
         for e, (j, i) in enumerate(zip(sources, targets, strict=True))
     )
     return graph
+
+
+def _weight_column(weights: Tensor, num_edges: int) -> list[Any]:
+    """A number, or a list of one a head, for every edge."""
+    if not isinstance(weights, Tensor):
+        raise TypeError(f"weights is {type(weights).__name__}; it must be a tensor [E] or [*B, H, E]")
+    if weights.ndim == 0 or weights.shape[-1] != num_edges or any(size != 1 for size in weights.shape[:-2]):
+        raise ValueError(
+            f"weights has shape {list(weights.shape)}; it must be [E = {num_edges}] or [*B, H, E] with one row in B"
+        )
+    if weights.ndim == 1:
+        return list(weights.detach().tolist())
+    return list(weights.detach().reshape(weights.shape[-2:]).t().tolist())
 
 
 # ---------------------------------------------------------------------------------------------------- matrices

@@ -155,8 +155,8 @@ def draw_weights(
 
 
 def draw_graph_weights(
-    edges: Edges,
-    weights: Tensor,
+    edges: Edges | Any,
+    weights: Tensor | str,
     head: int = 0,
     positions: Mapping[Any, Sequence[float]] | None = None,
     labels: Mapping[Any, str] | None = None,
@@ -166,20 +166,23 @@ def draw_graph_weights(
 ) -> Axes:
     """Draw the weight of each edge on the graph, from key to query, wide and dark where it is large.
 
-    Nodes are named as by `Edges.to_networkx`: 0 … N-1, or `("key", j)` left, `("query", i)` right where counts differ.
+    Nodes are named as by `Edges.to_networkx`: 0 … N-1, or `("key", j)` left, `("query", i)` right where counts differ;
+    those of a networkx graph keep their names.
 
     Args:
-        edges: the edge list, duplicates included.
-        weights: `[*B, H, E]` or `[E]`, in the order of the edges.
+        edges: the edge list, duplicates included; or a networkx graph (`Edges.to_networkx` writes weights into one).
+        weights: `[*B, H, E]` or `[E]`, in the order of the edges; of a networkx graph the name of the edge attribute
+            that holds a number, or one a head.
         head: the head that is drawn.
         positions: the place of each node, `{node: (x, y)}`; None lays them out, always alike.
-        labels: what is written on nodes, `{node: text}`; None writes their index.
+        labels: what is written on nodes, `{node: text}`; None writes their index, or their name.
         ax: axes to draw into; None makes a figure.
         batch: the row of the batch that is drawn.
 
     Raises:
         ImportError: matplotlib or networkx is not installed.
-        ValueError: a shape that does not fit, a head that is not there, a node without a position.
+        TypeError: weights of another kind. ValueError: a shape that does not fit, a head that is not there, a node
+            without a position, an edge without the attribute.
 
     Example:
         >>> import torch, attnops.viz
@@ -189,6 +192,9 @@ def draw_graph_weights(
         >>> attnops.viz.draw_graph_weights(edges, weights).get_title()
         'head 0'
     """
+    own_names: list[Any] | None = None
+    if hasattr(edges, "is_directed"):
+        edges, weights, own_names = _read_graph(edges, weights)
     listed = _edge_weights(weights, edges, batch)
     if not 0 <= head < listed.shape[0]:
         raise ValueError(f"head is {head}; weights have heads 0 to {listed.shape[0] - 1}")
@@ -201,7 +207,7 @@ def draw_graph_weights(
     from matplotlib.colors import Normalize
 
     number = {"edge": torch.arange(edges.num_edges)}
-    graph = convert.to_networkx(edges.edge_index, edges.num_queries, edges.num_keys, number)
+    graph = convert.to_networkx(edges.edge_index, edges.num_queries, edges.num_keys, number, nodes=own_names)
     if edges.num_queries == edges.num_keys:
         placed = networkx.spring_layout(graph, seed=0) if positions is None else positions
         names = {node: str(node) for node in graph}
@@ -241,7 +247,7 @@ def draw_graph_weights(
 
 
 # ---------------------------------------------------------------------------------------------------- what is drawn
-def _per_head(weights: Tensor, trailing: int, batch: int, shape: str) -> Tensor:
+def _per_head(weights: Tensor | str, trailing: int, batch: int, shape: str) -> Tensor:
     """`[H, …]` of one row of the batch, float32 on the CPU."""
     if not isinstance(weights, Tensor):
         raise TypeError(f"weights is {type(weights).__name__}; it must be a tensor {shape}")
@@ -255,13 +261,23 @@ def _per_head(weights: Tensor, trailing: int, batch: int, shape: str) -> Tensor:
     return rows[batch]
 
 
-def _edge_weights(weights: Tensor, edges: Edges, batch: int) -> Tensor:
+def _read_graph(graph: Any, attribute: Any) -> tuple[Edges, Tensor, list[Any] | None]:
+    """The edges of a networkx graph, the weights `[H, E]` that an attribute of theirs holds, and the nodes' names."""
+    if not isinstance(attribute, str):
+        raise TypeError(f"weights is {type(attribute).__name__}; of a networkx graph it must name an edge attribute")
+    edge_index, num_queries, num_keys, data = convert.networkx_edges(graph, {"weights": attribute})
+    weights = data["weights"].float()
+    names = list(graph) if len(graph) == num_keys == num_queries else None
+    return Edges(edge_index, num_queries, num_keys), weights.t() if weights.ndim > 1 else weights, names
+
+
+def _edge_weights(weights: Tensor | str, edges: Edges, batch: int) -> Tensor:
     """`[H, E]` of one row of the batch."""
     if not isinstance(edges, Edges):
         raise TypeError(f"edges is {type(edges).__name__}; it must be an Edges")
     if isinstance(weights, Tensor) and (weights.ndim == 0 or weights.shape[-1] != edges.num_edges):
         raise ValueError(f"weights has shape {list(weights.shape)}; it must be [*B, H, E] with E = {edges.num_edges}")
-    if edges.num_edges == 0:
+    if isinstance(weights, Tensor) and edges.num_edges == 0:
         return torch.zeros(1, 0)
     return _per_head(weights, 1, batch, "[*B, H, E]")
 

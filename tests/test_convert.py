@@ -18,6 +18,7 @@ from torch_geometric.data import Data, HeteroData
 from torch_geometric.utils import from_networkx as pyg_from_networkx
 from torch_geometric.utils import from_scipy_sparse_matrix
 
+import attnops
 from attnops.patterns.edges import Edges
 
 with warnings.catch_warnings():  # torch says once per process that CSR is in beta and that invariants are unchecked
@@ -95,6 +96,56 @@ def test_data_on_edges_of_a_written_graph() -> None:
 
 
 GRAPHS = [networkx.Graph, networkx.DiGraph, networkx.MultiGraph, networkx.MultiDiGraph]
+
+
+@pytest.mark.parametrize("kind", GRAPHS)
+def test_attention_goes_back_onto_the_graph_it_was_read_from(kind: type) -> None:
+    """Names of nodes and their order are kept, and each edge has its own weights, parallel edges theirs."""
+    graph = kind()
+    graph.add_nodes_from(["z", "a", "m"])
+    graph.add_edges_from([("z", "a"), ("a", "m"), ("m", "z"), ("z", "a"), ("m", "m")])
+    edges = Edges.from_networkx(graph)
+    x = torch.randn(2, 3, 4)
+    weights = attnops.attend(x, x, x, pattern=edges, return_weights=True).weights
+    back = edges.to_networkx(weights, nodes=list(graph))
+    assert list(back) == ["z", "a", "m"]
+    names = list(graph)
+    written = sorted((names.index(j), names.index(i), values["attention"]) for j, i, values in back.edges(data=True))
+    expected = sorted((*pair, weights[:, e].tolist()) for e, pair in enumerate(edges.edge_index.t().tolist()))
+    assert written == [(j, i, w) for j, i, w in expected]
+    assert sum(w[0] for *_, w in back.in_edges("a", data="attention")) == pytest.approx(1.0, abs=1e-6)
+
+
+def test_attention_between_two_sets_of_nodes_and_by_another_name() -> None:
+    edges = Edges(torch.tensor([[0, 2], [1, 0]]), 2, 3, attr=torch.tensor([5.0, 6.0]))
+    graph = edges.to_networkx(torch.tensor([0.25, 0.75]), attention="weight")
+    assert list(graph.edges(data=True)) == [
+        (("key", 0), ("query", 1), {"attr": 5.0, "weight": 0.25}),
+        (("key", 2), ("query", 0), {"attr": 6.0, "weight": 0.75}),
+    ]
+    again = Edges.from_networkx(graph, prior="weight")
+    assert (again.num_queries, again.num_keys, again.data["prior"].tolist()) == (2, 3, [0.25, 0.75])
+    batched = edges.to_networkx(torch.tensor([[[0.5, 1.0]]]))
+    assert batched.edges[("key", 2), ("query", 0), 0]["attention"] == [1.0]
+    assert not Edges(torch.zeros(2, 0).long(), 2, 2).to_networkx(torch.zeros(3, 0)).number_of_edges()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"weights": [0.5]}, TypeError, "weights is list"),
+        ({"weights": torch.rand(2)}, ValueError, r"weights has shape \[2\]; it must be \[E = 1\]"),
+        ({"weights": torch.rand(2, 3, 1)}, ValueError, "with one row in B"),
+        ({"weights": torch.rand(1), "attention": "attr"}, ValueError, "attention is 'attr', the name of an edge datum"),
+        ({"nodes": ["a"]}, ValueError, "nodes has 1 names"),
+        ({"nodes": ["a", "a"]}, ValueError, "nodes has 2 names, 1 of them apart"),
+    ],
+)
+def test_attention_that_cannot_be_written(arguments: dict[str, Any], error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        Edges(torch.tensor([[0], [1]]), 2, 2, attr=torch.ones(1)).to_networkx(**arguments)
+    with pytest.raises(ValueError, match="no one set of nodes"):
+        Edges(torch.tensor([[0], [1]]), 2, 3).to_networkx(nodes=["a", "b"])
 
 
 @pytest.mark.parametrize("kind", GRAPHS)

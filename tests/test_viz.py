@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import matplotlib
+import networkx
 import numpy
 import pytest
 import torch
@@ -221,6 +222,34 @@ def test_each_edge_of_a_graph_is_an_arrow_as_wide_as_its_weight(sizes: tuple[int
     assert texts == sorted(str(row) for count in (sizes if sizes[0] != sizes[1] else sizes[:1]) for row in range(count))
 
 
+@pytest.mark.parametrize("kind", [networkx.DiGraph, networkx.MultiGraph])
+def test_attention_of_a_networkx_graph_is_drawn(kind: type) -> None:
+    """Written onto a graph and drawn from it, on its own nodes: the arrows of the edge list."""
+    graph = kind([("z", "a"), ("a", "m"), ("m", "z")])
+    edges = attnops.Edges.from_networkx(graph)
+    weights = torch.rand(2, edges.num_edges)
+    places = {"z": (0.0, 0.0), "a": (1.0, 0.0), "m": (0.0, 1.0)}
+    written = edges.to_networkx(weights, nodes=list(graph))
+    axes = viz.draw_graph_weights(written, "attention", head=1, positions=places)
+    numbered = {place: places[node] for place, node in enumerate(graph)}
+    plain = viz.draw_graph_weights(edges, weights, head=1, positions=numbered)
+
+    def drawn(axes: Axes) -> list[Any]:
+        return sorted(
+            (tuple(tuple(map(float, end)) for end in arrow._posA_posB), round(float(arrow.get_linewidth()), 5))
+            for arrow in arrows(axes)
+        )
+
+    assert drawn(axes) == drawn(plain) and len(drawn(axes)) == edges.num_edges
+    assert sorted(text.get_text() for text in axes.texts) == ["a", "m", "z"]
+
+
+def test_a_number_an_edge_between_keys_and_queries_is_drawn() -> None:
+    edges = attnops.Edges(torch.tensor([[0, 2], [1, 0]]), 2, 3)
+    axes = viz.draw_graph_weights(edges.to_networkx(torch.tensor([0.25, 0.75])), "attention")
+    assert len(arrows(axes)) == 2 and sorted(text.get_text() for text in axes.texts) == ["0", "0", "1", "1", "2"]
+
+
 def test_graphs_are_laid_out_alike_each_time() -> None:
     for sizes in ((4, 4), (3, 4)):
         edges = attnops.Edges(torch.tensor([[0, 1, 3], [1, 2, 0]]), *sizes)
@@ -288,6 +317,9 @@ def test_many_heads_go_into_rows_of_four() -> None:
             "no place for node 1",
         ),
         (lambda: viz.draw_graph_weights(torch.rand(3), torch.rand(3)), TypeError, "edges is Tensor"),
+        (lambda: viz.draw_graph_weights(EDGES, "attention"), TypeError, "weights is str"),
+        (lambda: viz.draw_graph_weights(EDGES.to_networkx(), torch.rand(3)), TypeError, "must name an edge attribute"),
+        (lambda: viz.draw_graph_weights(EDGES.to_networkx(), "attention"), ValueError, "has no attribute 'attention'"),
     ],
 )
 def test_errors(draw: Any, error: type[Exception], words: str) -> None:

@@ -329,9 +329,25 @@ class Edges(Pattern):
         edge_index, num_queries, num_keys, edge_data = convert.pyg_edges(data, relation)
         return cls(edge_index, num_queries, num_keys, **edge_data)
 
-    def to_networkx(self) -> Any:
-        """A networkx `MultiDiGraph` (bipartite where queries and keys differ); see `attnops.convert.to_networkx`."""
-        return convert.to_networkx(self.edge_index, self.num_queries, self.num_keys, self.data)
+    def to_networkx(
+        self, weights: Tensor | None = None, nodes: Sequence[Any] | None = None, attention: str = "attention"
+    ) -> Any:
+        """A networkx `MultiDiGraph` (bipartite where queries and keys differ), with attention weights where given.
+
+        See `attnops.convert.to_networkx`.
+
+        Example:
+            >>> import attnops, networkx, torch
+            >>> graph = networkx.DiGraph([("a", "c"), ("b", "c")])
+            >>> edges = attnops.Edges.from_networkx(graph)
+            >>> x = torch.zeros(2, 3, 4)                                              # [H, N, D]
+            >>> weights = attnops.attend(x, x, x, pattern=edges, return_weights=True).weights
+            >>> edges.to_networkx(weights, nodes=list(graph)).edges["a", "c", 0]
+            {'attention': [0.5, 0.5]}
+        """
+        return convert.to_networkx(
+            self.edge_index, self.num_queries, self.num_keys, self.data, weights, nodes, attention
+        )
 
     def __repr__(self) -> str:
         data = "".join(f", {name}={list(tensor.shape)}" for name, tensor in self.data.items())
