@@ -7,8 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from attnops.biases.alibi import ALiBi
 from attnops.biases.base import Bias
+from attnops.biases.relative import RelativeBias, RelativeKeys
 from attnops.biases.rotary import Rotary
+from attnops.biases.sink import Sink
 from attnops.operator import attend
 from attnops.patterns.base import Pattern
 from attnops.patterns.intervals import SlidingWindow
@@ -95,7 +98,9 @@ class Attention(nn.Module):
         query, key, value = self.project(x, context)  # [B, H, N, D], [B, Hkv, N, D]
         keys = context.keys
         if context.cache is not None:
-            key, value, keys = context.cache.update(self.layer, key, value)  # [B, Hkv, Nk, D]
+            by_position = reads_positions_alone(self.pattern, self.prior(context))
+            update = context.cache.update_one_row if by_position else context.cache.update
+            key, value, keys = update(self.layer, key, value)  # [B, Hkv, Nk, D]
         pattern = self.pattern
         if self.window is not None and count == 1 and context.cache is not None:
             if keys.coords is None:  # all of the window, and no more
@@ -103,12 +108,12 @@ class Attention(nn.Module):
             elif keys.window is not None and keys.window <= self.window:
                 pattern = CAUSAL
         out = attend(
-            query, key, value,
+            query if keys.query_coords is None else as_one_row(query), key, value,
             pattern=context.allowed(pattern, keys),
             bias=self.prior(context),
             score=self.score,
             scale=self.scale,
-            coords=None if keys.coords is None else (context.query_coords, keys.coords),
+            coords=None if keys.coords is None else (keys.query_coords or context.query_coords, keys.coords),
             dropout=self.dropout if self.training else 0.0,
         )  # fmt: skip
         return self.out(out.transpose(1, 2).reshape(batch, count, -1))  # type: ignore[no-any-return, union-attr]
@@ -119,14 +124,15 @@ class Attention(nn.Module):
         if self.clip is not None:
             projected = projected.clamp(-self.clip, self.clip)
         heads = projected.unflatten(-1, (-1, self.head_dim))  # [B, N, H + 2·Hkv, D]
-        both, value = torch.split(heads, (self.heads + self.kv_heads, self.kv_heads), 2)  # queries and keys together
+        turned = self.heads + self.kv_heads
+        both, value = heads[:, :, :turned], heads[:, :, turned:]  # queries and keys together
         if self.query_norm is not None and self.qk_norm != "unit":
             both = self.norm_heads(both)
         if self.rotary is not None and not self.rotary.depends_on_length:
             both = turn(both, *context.waves(self.rotary), self.rotary.interleaved)
         if self.qk_norm == "unit":
             both = self.norm_heads(both)
-        query, key = both.split((self.heads, self.kv_heads), 2)
+        query, key = both[:, :, : self.heads], both[:, :, self.heads :]
         if self.temperature is not None:
             query = query * self.temperature.factor(context.position)[..., None, None].to(query.dtype)
         return query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2)
@@ -134,7 +140,7 @@ class Attention(nn.Module):
     def norm_heads(self, both: Tensor) -> Tensor:
         """Queries and keys `[B, N, H + Hkv, D]`, each normed by its own weight."""
         assert self.query_norm is not None and self.key_norm is not None
-        query, key = both.split((self.heads, self.kv_heads), 2)
+        query, key = both[:, :, : self.heads], both[:, :, self.heads :]
         if self.qk_norm == "full":
             query = self.query_norm(query.flatten(2)).view_as(query)
             key = self.key_norm(key.flatten(2)).view_as(key)
@@ -227,6 +233,18 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
         turned = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
     turned = turned.to(x.dtype)
     return turned if 2 * half == x.shape[-1] else torch.cat((turned, x[..., 2 * half :]), -1)
+
+
+def reads_positions_alone(pattern: Pattern | None, bias: Bias | None) -> bool:
+    """Whether pattern and bias are the same wherever a key is stored, and whichever rows stand beside it."""
+    known = (ALiBi, RelativeBias, RelativeKeys, Sink)
+    of_pattern = pattern is None or pattern.constants is not None
+    return of_pattern and (bias is None or all(isinstance(term, known) for term in bias.terms))
+
+
+def as_one_row(query: Tensor) -> Tensor:
+    """`[B, H, N, D]` to `[1, H, B · N, D]`."""
+    return query.transpose(0, 1).flatten(1, 2).unsqueeze(0)
 
 
 def _read_torch_names(layer: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:

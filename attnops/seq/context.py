@@ -31,12 +31,14 @@ class Keys:
         padding: which keys are real; None where all are.
         pattern: what a cache that forgets adds to the layer's pattern; None where it adds nothing.
         window: where one token is new, and all that is held lies within so many positions of it.
+        query_coords: where the queries stand if the keys of all rows come as one row, `[1, Hkv, …]`: then so must they.
     """
 
     coords: Coords | None = None
     padding: Padding | None = None
     pattern: Pattern | None = None
     window: int | None = None
+    query_coords: Coords | None = None
 
 
 @dataclass(eq=False)

@@ -1,0 +1,57 @@
+"""How well a model predicts a text."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from attnops.checks import require_positive
+from attnops.seq.decoder import Decoder
+
+
+@torch.no_grad()
+def perplexity(model: Decoder, ids: Tensor, window: int | None = None, stride: int | None = None) -> float:
+    """exp of the mean of -log p(token | tokens before), each token but the first scored once.
+
+    Args:
+        ids: `[N]`, or `[B, N]` texts of one length, scored together.
+        window: how many tokens are looked at at once; None for all.
+        stride: how far the window moves on (None: window / 2). A token is scored in the first window that holds it, so
+            with window - stride tokens before it, or more; stride = window cuts the text into parts.
+
+    Raises:
+        ValueError: fewer than two tokens; a stride above the window.
+
+    Example:
+        >>> import torch
+        >>> from attnops.seq import Decoder, TransformerConfig, perplexity
+        >>> model = Decoder(TransformerConfig(vocab_size=10, dim=16, layers=1, heads=2)).eval()
+        >>> _ = model.embeddings.token.weight.data.zero_()                      # knows nothing
+        >>> round(perplexity(model, torch.arange(10), window=4), 3)
+        10.0
+    """
+    if isinstance(ids, Tensor) and ids.ndim == 1:
+        ids = ids.unsqueeze(0)
+    length = ids.shape[-1]
+    if length < 2:
+        raise ValueError(f"ids has {length} tokens; a perplexity needs 2 or more, for the first is not predicted")
+    window = length if window is None else window
+    require_positive(window=window)
+    if window < 2:
+        raise ValueError("window is 1; it must be 2 or more, for a token is predicted from one before it")
+    stride = max(1, window // 2) if stride is None else stride
+    require_positive(stride=stride)
+    if stride > window:
+        raise ValueError(f"stride is {stride}; it must be at most window = {window}, or tokens would be left out")
+    total, scored = 0.0, 1  # the first token has nothing before it
+    for start in range(0, length, stride):
+        end = min(start + window, length)
+        if end > scored:
+            read = ids[:, min(start, scored - 1) : end - 1]
+            logits = model(read)[:, scored - end :]
+            total += float(F.cross_entropy(logits.flatten(0, 1).float(), ids[:, scored:end].flatten(), reduction="sum"))
+            scored = end
+    return math.exp(total / (ids.shape[0] * (length - 1)))
