@@ -9,6 +9,7 @@ from attnops.graph.graphormer import CentralityEncoding as CentralityEncoding
 from attnops.graph.graphormer import GraphormerBias as GraphormerBias
 from attnops.graph.graphormer import all_pairs as all_pairs
 from attnops.graph.hetero_attention import HeteroAttention as HeteroAttention
+from attnops.graph.hgt_conv import HGTConv as HGTConv
 from attnops.graph.local_global import LocalGlobal as LocalGlobal
 from attnops.graph.models import GAT as GAT
 from attnops.graph.models import GATv2 as GATv2

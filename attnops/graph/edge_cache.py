@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Hashable
-from typing import Any, TypeVar, cast
+import weakref
+from collections.abc import Callable, Hashable, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
 
 import torch
 from torch import Tensor
@@ -20,6 +21,7 @@ from attnops.coords import is_concrete
 from attnops.patterns import Edges
 
 Made = TypeVar("Made")
+ALTERNATIVES = 4  # what is kept of one tensor together with others: a model trains on some and is tested on some
 
 
 class _Kept:
@@ -60,6 +62,36 @@ def keep(tensor: Any, name: Hashable, make: Callable[[], Made]) -> Made:
             with torch.inference_mode(False):  # a graph first seen in inference serves training too
                 kept.made[name] = make()
         return cast(Made, kept.made[name])
+
+
+class _Together(NamedTuple):
+    """What was made from one tensor and others."""
+
+    others: list[weakref.ref[Tensor]]
+    versions: list[int]
+    made: Any
+
+    def from_these(self, others: Sequence[Tensor]) -> bool:
+        """Whether it was made from these very tensors, unedited since."""
+        return len(others) == len(self.others) and all(
+            ref() is tensor and version == tensor._version
+            for ref, version, tensor in zip(self.others, self.versions, others, strict=True)
+        )
+
+
+def keep_together(tensors: Sequence[Any], name: Hashable, make: Callable[[], Made]) -> Made:
+    """As `keep`, of several tensors at once: released with the first of them, made anew where any was edited."""
+    if not tensors or not all(keeps(tensor) for tensor in tensors):
+        return make()
+    first, *others = tensors
+    lists: list[_Together] = keep(first, (name, "together"), list)
+    found = next((each for each in lists if each.from_these(others)), None)
+    if found is None:
+        with torch.inference_mode(False):
+            made = make()
+        found = _Together([weakref.ref(tensor) for tensor in others], [t._version for t in others], made)
+        lists[:] = [found, *lists[: ALTERNATIVES - 1]]
+    return cast(Made, found.made)
 
 
 def forget() -> None:

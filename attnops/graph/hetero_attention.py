@@ -6,15 +6,24 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnops.biases import Bias, EdgeTypePrior, LogPrior, TypePrior
 from attnops.biases.base import TensorBias
 from attnops.checks import require_number, require_positive
 from attnops.coords import Coords
-from attnops.graph.hetero_edges import RelationEdges, first_rows, join_relations, read_node_data
+from attnops.graph.edge_cache import keep_together, with_data
+from attnops.graph.hetero_edges import (
+    join_edge_data,
+    read_edge_attr,
+    read_node_data,
+    tensors_of,
+)
+from attnops.graph.hetero_graph import HeteroGraph, Schema, hetero_graph
 from attnops.graph.hetero_metadata import Metadata, Relation, channels_of, edge_dims, name_of, one_of, read_metadata
 from attnops.graph.linear import Linear, glorot
+from attnops.graph.relation_rows import map_rows
 from attnops.graph.scores import GATv2EdgeScore, GATv2Score
 from attnops.operator import attend
 from attnops.patterns import Edges
@@ -44,7 +53,9 @@ class HeteroAttention(nn.Module):
         score: "dot" is q·k/√C, "gatv2" is aᵀ LeakyReLU(q + k) with the parameter `att [H, C]`.
         softmax: "joint" over all in-edges of a node, or "relation": one a relation, the results added.
         keys: whose W_k and W_v are: "type" (of the source) or "relation".
-        relation_prior: add a learned logit a relation and head, `relation_prior.weight [R, H]`, sorted by name.
+        relation_prior: True adds a learned logit a relation and head, `relation_prior.weight [R, H]`, sorted by name;
+            "scale" multiplies the logits by a learned μ_r instead, `relation_scale [R, H]`, as HGT does (with "dot" and
+            keys by "relation").
         type_prior: add one a pair of node types, `type_prior.weight [T, T, H]`, types sorted by name.
         edge_dim: features of an edge, one number or a dict by relation (those left out have none). With "gatv2" they
             enter inside the LeakyReLU; with "dot" as a linear bias that starts at 0.
@@ -82,7 +93,7 @@ class HeteroAttention(nn.Module):
         score: Literal["dot", "gatv2"] = "dot",
         softmax: Literal["joint", "relation"] = "joint",
         keys: Literal["type", "relation"] = "type",
-        relation_prior: bool = True,
+        relation_prior: bool | Literal["scale"] = True,
         type_prior: bool = False,
         edge_dim: int | Mapping[Relation, int] | None = None,
         bias: Bias | None = None,
@@ -97,10 +108,12 @@ class HeteroAttention(nn.Module):
         one_of("score", score, ("dot", "gatv2"))
         one_of("softmax", softmax, ("joint", "relation"))
         one_of("keys", keys, ("type", "relation"))
+        if relation_prior == "scale" and (score != "dot" or keys != "relation"):
+            raise ValueError("relation_prior is 'scale', which needs score='dot' and keys='relation'")
         self.node_types, self.edge_types = read_metadata(metadata)
         self.out_channels, self.heads, self.concat = out_channels, heads, concat
         self.score, self.softmax, self.keys = score, softmax, keys
-        self.dropout, self.negative_slope = dropout, negative_slope
+        self.dropout, self.negative_slope, self.linear_bias = dropout, negative_slope, linear_bias
         self.given_order = list(metadata[0])
         self.receiving = [kind for kind in self.node_types if any(kind == relation[2] for relation in self.edge_types)]
         self.sending = [kind for kind in self.node_types if any(kind == relation[0] for relation in self.edge_types)]
@@ -118,7 +131,9 @@ class HeteroAttention(nn.Module):
         total = width if concat else out_channels
         self.skip = maps({name_of(kind): kind for kind in self.node_types}, total) if residual else None
         self.att = nn.Parameter(torch.empty(heads, out_channels)) if score == "gatv2" else None
-        self.relation_prior = EdgeTypePrior(max(1, len(self.edge_types)), heads) if relation_prior else None
+        num_relations, scaled = len(self.edge_types), relation_prior == "scale"
+        self.relation_prior = EdgeTypePrior(max(1, num_relations), heads) if relation_prior and not scaled else None
+        self.relation_scale = nn.Parameter(torch.ones(num_relations, heads)) if scaled else None
         self.type_prior = TypePrior(len(self.node_types), len(self.node_types), heads) if type_prior else None
         self.bias = bias
         self.edge_dims = edge_dims(edge_dim, self.edge_types)
@@ -143,6 +158,8 @@ class HeteroAttention(nn.Module):
         for prior in (self.relation_prior, self.type_prior):
             if prior is not None:
                 nn.init.zeros_(prior.weight)
+        if self.relation_scale is not None:
+            nn.init.ones_(self.relation_scale)
 
     def forward(
         self,
@@ -176,26 +193,30 @@ class HeteroAttention(nn.Module):
         """
         x = self._read_nodes(x_dict)
         sizes = {kind: x[kind].shape[0] if kind in x else 0 for kind in self.node_types}
-        key_blocks = self.sending if self.keys == "type" else [relation[0] for relation in self.edge_types]
-        query_blocks = self.receiving if self.softmax == "joint" else [relation[2] for relation in self.edge_types]
-        joined = join_relations(
-            self.edge_types, edge_index_dict, edge_attr_dict, edge_data, sizes,
-            first_rows(self.edge_types, 2, query_blocks, sizes, self.softmax == "joint"),
-            first_rows(self.edge_types, 0, key_blocks, sizes, self.keys == "type"),
-        )  # fmt: skip
         like = next(iter(x.values()), next(self.parameters(), torch.zeros(0)))  # for the dtype and device of nothing
-        names = [name_of(kind) for kind in key_blocks] if self.keys == "type" else [name_of(r) for r in self.edge_types]
-        query = self._project(self.query, [name_of(kind) for kind in query_blocks], query_blocks, x, like)
-        key, value = (self._project(maps, names, key_blocks, x, like) for maps in (self.key, self.value))
+        graph = self._read_edges(edge_index_dict, sizes)
+        attr = read_edge_attr(edge_attr_dict, edge_index_dict, self.edge_types, graph.counts)
+        data = {"type": graph.relation, **join_edge_data(edge_data, self.edge_types, graph.counts)}
+        nodes = read_node_data(node_data, self.node_types, sizes, like.device)
+        query = self._by_type(self.query, self.receiving, x, like)
+        key, value = (self._keys(maps, x, like, graph) for maps in (self.key, self.value))
+        if graph.queries is not None:
+            query = F.embedding(graph.queries.node, query.flatten(1)).view(-1, *query.shape[1:])
         of_queries, of_keys = (
-            Coords(**read_node_data(node_data, self.node_types, blocks, sizes, like.device))
-            for blocks in (query_blocks, key_blocks)
+            Coords(**{name: values[rows] for name, values in nodes.items()})
+            for rows in (graph.node_of_query, graph.node_of_key)
         )
-        out, weights = self._attend(query, key, value, joined, (of_queries, of_keys), bool(return_attention_weights))
-        outputs = self._split(out, query_blocks, sizes, x)
+        edge = self._project_edges(attr, graph, query)
+        out, weights = self._attend(
+            query, key, value, edge, graph.edges, data, (of_queries, of_keys), bool(return_attention_weights)
+        )
+        if graph.queries is not None:
+            total = sum(sizes[kind] for kind in self.receiving)
+            out = out.new_zeros(total, *out.shape[1:]).index_add(0, graph.queries.node, out)
+        outputs = self._split(out, sizes, x)
         if weights is None:
             return outputs
-        parts = torch.split(weights, [joined.counts[relation] for relation in self.edge_types])
+        parts = torch.split(weights, [graph.counts[relation] for relation in self.edge_types])
         return outputs, dict(zip(self.edge_types, parts, strict=True))
 
     # ---------------------------------------------------------------------------------------------- the steps
@@ -211,35 +232,61 @@ class HeteroAttention(nn.Module):
                 raise ValueError(f"x_dict[{kind!r}] has {features.shape[1]} features; in_channels has {wanted}")
         return dict(x_dict)
 
-    def _project(
-        self, maps: nn.ModuleDict, names: Sequence[str], kinds: Sequence[str], x: dict[str, Tensor], like: Tensor
-    ) -> Tensor:
-        """The nodes of each block through its map, one below the other: `[N, H, C]`."""
-        kind_of = dict(zip(names, kinds, strict=True))  # a type that fills several blocks is mapped once
-        mapped = {name: maps[name](x[kind]) for name, kind in kind_of.items() if kind in x}
-        blocks = [mapped[name] for name in names if name in mapped]
-        rows = torch.cat(blocks) if blocks else like.detach().new_zeros(0, self.heads * self.out_channels)
+    def _read_edges(self, edge_index_dict: Mapping[Relation, Any], sizes: dict[str, int]) -> HeteroGraph:
+        """All relations as one edge list, kept for the next call on them."""
+        schema = Schema(
+            self.node_types, self.edge_types, self.sending, self.receiving, self.keys == "relation",
+            self.softmax == "relation",
+        )  # fmt: skip
+        name = ("hetero", repr(schema), tuple(edge_index_dict), tuple(sizes.items()))
+        return keep_together(tensors_of(edge_index_dict), name, lambda: hetero_graph(schema, edge_index_dict, sizes))
+
+    def _by_type(self, maps: nn.ModuleDict, kinds: Sequence[str], x: dict[str, Tensor], like: Tensor) -> Tensor:
+        """The nodes of each type through its map, types one after the other: `[N, H, C]`."""
+        mapped = [maps[name_of(kind)](x[kind]) for kind in kinds if kind in x]
+        rows = torch.cat(mapped) if mapped else like.detach().new_zeros(0, self.heads * self.out_channels)
         return rows.view(-1, self.heads, self.out_channels)
+
+    def _keys(self, maps: nn.ModuleDict, x: dict[str, Tensor], like: Tensor, graph: HeteroGraph) -> Tensor:
+        """The nodes that send through the map of their type, or of each relation that they send by."""
+        if graph.keys is None:
+            return self._by_type(maps, self.sending, x, like)
+        mapped = []
+        for kind, rows in graph.keys.items():
+            if kind not in x:
+                continue
+            linears = [maps[name_of(relation)] for relation in self.edge_types if relation[0] == kind]
+            for linear in linears:
+                linear.materialize(x[kind].shape[1])  # type: ignore[operator]
+            weight = torch.stack([linear.weight.t() for linear in linears])  # type: ignore[operator]
+            bias = torch.stack([linear.bias for linear in linears]) if self.linear_bias else None  # type: ignore[misc]
+            if maps is self.key and self.relation_scale is not None:
+                places = [place for place, relation in enumerate(self.edge_types) if relation[0] == kind]
+                scale = self.relation_scale[places[0] : places[-1] + 1].repeat_interleave(self.out_channels, dim=1)
+                weight, bias = weight * scale.unsqueeze(1), None if bias is None else bias * scale
+            mapped.append(map_rows(x[kind], weight.unsqueeze(1), rows, bias))
+        rows_of_all = torch.cat(mapped) if mapped else like.detach().new_zeros(0, self.heads * self.out_channels)
+        return rows_of_all.view(-1, self.heads, self.out_channels)
 
     def _attend(
         self,
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        joined: RelationEdges,
+        edge: Tensor | None,
+        edges: Edges,
+        data: dict[str, Tensor],
         coords: tuple[Coords, Coords],
         return_weights: bool,
     ) -> tuple[Tensor, Tensor | None]:
-        data = {"type": joined.relation, **joined.data}
         terms: list[Bias] = [term for term in (self.relation_prior, self.type_prior, self.bias) if term is not None]
         if "prior" in data:
             terms.append(LogPrior())
         score = None if self.att is None else GATv2Score(self.att, self.negative_slope)
-        edge = self._project_edges(joined, query)
         if edge is not None and self.att is None:
             terms.append(TensorBias(edge.t(), per_edge=True))
         elif edge is not None and self.att is not None:
-            score, data["projected"] = GATv2EdgeScore(self.att, self.negative_slope), edge
+            score, data = GATv2EdgeScore(self.att, self.negative_slope), {**data, "projected": edge}
         bias: Bias | None = None
         for term in terms:
             bias = term if bias is None else bias + term
@@ -247,7 +294,7 @@ class HeteroAttention(nn.Module):
             query.transpose(0, 1),
             key.transpose(0, 1),
             value.transpose(0, 1),
-            pattern=Edges(joined.edge_index, query.shape[0], key.shape[0], **data),
+            pattern=with_data(edges, **data),
             bias=bias,
             score=score,
             coords=coords,
@@ -259,17 +306,17 @@ class HeteroAttention(nn.Module):
             return result.out.transpose(0, 1), result.weights.t()
         return result.transpose(0, 1), None
 
-    def _project_edges(self, joined: RelationEdges, like: Tensor) -> Tensor | None:
+    def _project_edges(self, given: dict[Relation, Tensor], graph: HeteroGraph, like: Tensor) -> Tensor | None:
         """Edge features of every relation through its map, 0 where it has none: `[E, H·C]` or `[E, H]`."""
         if not self.edge_dims:
-            if joined.attr:
-                relation = next(iter(joined.attr))
+            if given:
+                relation = next(iter(given))
                 raise ValueError(f"edge_attr_dict holds {relation}, but the layer has no edge_dim for it")
             return None
         width = self.heads * self.out_channels if self.att is not None else self.heads
         blocks = []
         for relation in self.edge_types:
-            attr, count = joined.attr.get(relation), joined.counts[relation]
+            attr, count = given.get(relation), graph.counts[relation]
             if relation not in self.edge_dims:
                 if attr is not None:
                     raise ValueError(f"edge_attr_dict holds {relation}, but the layer has no edge_dim for it")
@@ -285,15 +332,11 @@ class HeteroAttention(nn.Module):
             blocks.append(self.edge[name_of(relation)](attr))
         return torch.cat(blocks)
 
-    def _split(
-        self, out: Tensor, blocks: Sequence[str], sizes: dict[str, int], x: dict[str, Tensor]
-    ) -> dict[str, Tensor]:
-        """Rows back to node types; blocks of one type (one a relation) are added."""
+    def _split(self, out: Tensor, sizes: dict[str, int], x: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Rows back to node types."""
         out = out.flatten(1) if self.concat else out.mean(dim=1)
-        parts = torch.split(out, [sizes[kind] for kind in blocks]) if blocks else ()
-        outputs: dict[str, Tensor] = {}
-        for kind, rows in zip(blocks, parts, strict=True):
-            outputs[kind] = outputs[kind] + rows if kind in outputs else rows
+        parts = torch.split(out, [sizes[kind] for kind in self.receiving]) if self.receiving else ()
+        outputs: dict[str, Tensor] = dict(zip(self.receiving, parts, strict=True))
         for kind in self.node_types:
             if kind not in outputs:
                 outputs[kind] = out.new_zeros(sizes[kind], out.shape[1])

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attnops.graph.adjacency import read_adjacency
+from attnops.graph.adjacency import check_edge_attr, is_sparse, plain, read_adjacency, read_matrix
 from attnops.graph.hetero_metadata import Relation
 from attnops.patterns import Edges
 
@@ -16,63 +16,92 @@ from attnops.patterns import Edges
 class RelationEdges(NamedTuple):
     """The edges of all relations, one relation after the other."""
 
-    edge_index: Tensor  # [2, E], rows of concatenated keys above rows of concatenated queries
+    edge_index: Tensor  # [2, E], rows of concatenated source types above rows of concatenated target types
     relation: Tensor  # [E], the relation's place in the list
     counts: dict[Relation, int]  # edges of each relation
-    attr: dict[Relation, Tensor]  # [E_r, F_r], for those that have features
-    data: dict[str, Tensor]  # [E] or [E, F], by name
 
 
 def join_relations(
     edge_types: Sequence[Relation],
     edge_index_dict: Mapping[Relation, Any],
-    edge_attr_dict: Mapping[Relation, Tensor] | None,
-    edge_data: Mapping[str, Mapping[Relation, Tensor]] | None,
     sizes: Mapping[str, int],
-    query_starts: Sequence[int],
-    key_starts: Sequence[int],
+    source_starts: Mapping[str, int],
+    target_starts: Mapping[str, int],
 ) -> RelationEdges:
-    """Check the edges of every relation, shift them to their block of rows, and join them.
+    """Check the edges of every relation, shift them to the rows of their types, and join them.
+
+    Args:
+        sizes: nodes of each type. source_starts, target_starts: the rows where the nodes of each type begin.
 
     Raises:
-        ValueError, TypeError: an unknown relation, an index out of range within its own type, data of another length.
+        ValueError, TypeError: an unknown relation, an index out of range within its own type.
     """
-    edge_attr_dict, edge_data = edge_attr_dict or {}, edge_data or {}
-    _check_relations("edge_index_dict", edge_index_dict, edge_types)
-    _check_relations("edge_attr_dict", edge_attr_dict, edge_types)
-    blocks, types, attr = [], [], {}
+    check_relations("edge_index_dict", edge_index_dict, edge_types)
+    blocks, types = [], []
     counts = dict.fromkeys(edge_types, 0)
     device = next((_device(edge_index) for edge_index in edge_index_dict.values()), None)
     for place, relation in enumerate(edge_types):
         if relation not in edge_index_dict:
             continue
-        num_sources, num_targets = sizes[relation[0]], sizes[relation[2]]
+        kind, _, target_kind = relation
         try:
-            adjacency = read_adjacency(edge_index_dict[relation], edge_attr_dict.get(relation))
-            adjacency.sizes(num_sources, num_targets)
-            edges = Edges(adjacency.edge_index, num_targets, num_sources)
+            adjacency = read_adjacency(edge_index_dict[relation], None)
+            adjacency.sizes(sizes[kind], sizes[target_kind])
+            edges = Edges(adjacency.edge_index, sizes[target_kind], sizes[kind])
         except (ValueError, TypeError) as error:
             raise type(error)(f"of the relation {relation}: {error}") from error
         counts[relation] = edges.num_edges
-        blocks.append(torch.stack([edges.source.long() + key_starts[place], edges.target.long() + query_starts[place]]))
+        source, target = edges.source.long() + source_starts[kind], edges.target.long() + target_starts[target_kind]
+        blocks.append(torch.stack([source, target]))
         types.append(torch.full((edges.num_edges,), place, dtype=torch.long, device=edges.edge_index.device))
-        if adjacency.attr is not None:
-            attr[relation] = adjacency.attr
-    data = {name: _join_data(name, values, edge_types, counts) for name, values in edge_data.items()}
     edge_index = torch.cat(blocks, dim=1) if blocks else torch.zeros(2, 0, dtype=torch.long, device=device)
-    types_of_edges = torch.cat(types) if types else edge_index[0]
-    return RelationEdges(edge_index, types_of_edges, counts, attr, data)
+    return RelationEdges(edge_index, torch.cat(types) if types else edge_index[0], counts)
 
 
-def first_rows(
-    edge_types: Sequence[Relation], end: int, blocks: Sequence[str], sizes: dict[str, int], by_type: bool
-) -> list[int]:
-    """For each relation, the row where the block of its source (end 0) or target (end 2) type begins."""
-    starts, row = [], 0
-    for kind in blocks:
-        starts.append(row)
-        row += sizes[kind]
-    return [starts[blocks.index(relation[end])] for relation in edge_types] if by_type else starts
+def first_rows(kinds: Sequence[str], sizes: Mapping[str, int]) -> dict[str, int]:
+    """The row where the nodes of each type begin, types one after the other."""
+    starts, row = {}, 0
+    for kind in kinds:
+        starts[kind], row = row, row + sizes[kind]
+    return starts
+
+
+def tensors_of(edge_index_dict: Mapping[Relation, Any]) -> list[Any]:
+    """The tensors that hold the edges, which is what a joined list is kept with."""
+    return [plain(edge_index) for edge_index in edge_index_dict.values()]
+
+
+def read_edge_attr(
+    edge_attr_dict: Mapping[Relation, Tensor] | None,
+    edge_index_dict: Mapping[Relation, Any],
+    edge_types: Sequence[Relation],
+    counts: Mapping[Relation, int],
+) -> dict[Relation, Tensor]:
+    """Edge features `[E_r, F_r]` of those relations that have any: given, or the values of a sparse matrix."""
+    check_relations("edge_attr_dict", edge_attr_dict or {}, edge_types)
+    attr = {}
+    for relation in edge_types:
+        features = (edge_attr_dict or {}).get(relation)
+        if features is None and is_sparse(edge_index_dict.get(relation)):
+            values = read_matrix(edge_index_dict[relation])[2]
+            features = values if values is not None and values.ndim > 1 else None
+        if features is None:
+            continue
+        try:
+            check_edge_attr(features, counts[relation], None)
+        except (ValueError, TypeError) as error:
+            raise type(error)(f"of the relation {relation}: {error}") from error
+        attr[relation] = features.unsqueeze(-1) if features.ndim == 1 else features
+    return attr
+
+
+def join_edge_data(
+    edge_data: Mapping[str, Mapping[Relation, Tensor]] | None,
+    edge_types: Sequence[Relation],
+    counts: Mapping[Relation, int],
+) -> dict[str, Tensor]:
+    """Data of all relations' edges by name, `[E]` or `[E, F]`."""
+    return {name: _join_data(name, values, edge_types, counts) for name, values in (edge_data or {}).items()}
 
 
 def _join_data(
@@ -81,7 +110,7 @@ def _join_data(
     """One datum of all relations' edges; a `prior` that is not given is 1."""
     if name in ("type", "projected"):
         raise ValueError(f"edge_data holds {name!r}, which the layer itself sets; name yours otherwise")
-    _check_relations(f"edge_data[{name!r}]", values, edge_types)
+    check_relations(f"edge_data[{name!r}]", values, edge_types)
     if not values:
         raise ValueError(f"edge_data[{name!r}] is empty; it must hold a tensor for some relation")
     like = next(iter(values.values()))
@@ -103,13 +132,11 @@ def _join_data(
 def read_node_data(
     node_data: Mapping[str, Mapping[str, Tensor]] | None,
     node_types: Sequence[str],
-    blocks: Sequence[str],
     sizes: Mapping[str, int],
     device: torch.device,
 ) -> dict[str, Tensor]:
-    """Coords of concatenated rows: `type`, the place of the node type in the list, and every datum given."""
-    places = [torch.full((sizes[kind],), node_types.index(kind), device=device) for kind in blocks]
-    coords = {"type": torch.cat(places) if places else torch.zeros(0, dtype=torch.long, device=device)}
+    """Coords of all nodes, types one after the other: `type`, its place in the list, and every datum given."""
+    coords = {"type": torch.cat([torch.full((sizes[kind],), t, device=device) for t, kind in enumerate(node_types)])}
     for name, values in (node_data or {}).items():
         if name == "type":
             raise ValueError("node_data holds 'type', which the layer itself sets; name yours otherwise")
@@ -121,7 +148,7 @@ def read_node_data(
                 shape = list(value.shape)
                 raise ValueError(f"node_data[{name!r}][{kind!r}] has shape {shape}; it must be [N = {sizes[kind]}]")
         parts = []
-        for kind in blocks:
+        for kind in node_types:
             if kind not in values:
                 if sizes[kind]:
                     raise ValueError(f"node_data[{name!r}] lacks {kind!r}, which has {sizes[kind]} nodes")
@@ -131,7 +158,7 @@ def read_node_data(
     return coords
 
 
-def _check_relations(argument: str, given: Mapping[Relation, Any], edge_types: Sequence[Relation]) -> None:
+def check_relations(argument: str, given: Mapping[Relation, Any], edge_types: Sequence[Relation]) -> None:
     for relation in given:
         if relation not in edge_types:
             known = ", ".join(map(str, edge_types)) or "none"

@@ -62,3 +62,8 @@ def name_of(kind: str | Relation) -> str:
     """A name that a `ModuleDict` takes: without dots, and not that of one of its own attributes."""
     name = (kind if isinstance(kind, str) else "__".join(kind)).replace(".", "#")
     return f"<{name}>" if hasattr(nn.ModuleDict, name) else name
+
+
+def parameter_name(kind: str) -> str:
+    """The name that torch-geometric's `ParameterDict` holds a key under: without dots, not one of its attributes."""
+    return (f"<{kind}>" if hasattr(nn.ParameterDict, kind) else kind).replace(".", "#")

@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from attnops.graph.adjacency import Adjacency, Flow, is_sparse, with_values
-from attnops.graph.edge_cache import edges_over
+from attnops.graph.edge_cache import edges_over, with_data
 from attnops.graph.messages import Messages
 from attnops.operator import attend
+from attnops.patterns import Edges
 from attnops.scores import Score
 from attnops.states import AttentionOutput
 
@@ -82,7 +83,7 @@ class AttentionLayer(Messages):
     # ---------------------------------------------------------------------------------------------- attention
     def attend_over(
         self,
-        edge_index: Tensor,
+        edge_index: Tensor | Edges,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -99,7 +100,10 @@ class AttentionLayer(Messages):
         forbidden.
         """
         data = {} if projected is None else {"projected": projected}
-        edges = edges_over(edge_index, query.shape[0], key.shape[0], **data)
+        if isinstance(edge_index, Edges):
+            edges = with_data(edge_index, **data) if data else edge_index
+        else:
+            edges = edges_over(edge_index, query.shape[0], key.shape[0], **data)
         if dropout is None:
             dropout = self.dropout if self.training else 0.0
         result = attend(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.parameter import UninitializedParameter
+
+from attnops.graph.hetero_metadata import name_of
 
 
 class Linear(nn.Module):
@@ -50,9 +53,8 @@ class Linear(nn.Module):
         with torch.no_grad():
             if self.weight_initializer == "glorot":
                 glorot(self.weight)
-            else:  # kaiming_uniform with a = √5
-                bound = math.sqrt(6 / ((1 + math.sqrt(5) ** 2) * self.in_channels))
-                self.weight.uniform_(-bound, bound)
+            else:
+                kaiming_uniform(self.weight, self.in_channels)
             if self.bias is not None:
                 bound = 1 / math.sqrt(self.in_channels)
                 self.bias.uniform_(-bound, bound)
@@ -96,3 +98,46 @@ def glorot(tensor: Tensor) -> None:
     bound = math.sqrt(6 / (tensor.shape[-2] + tensor.shape[-1]))
     with torch.no_grad():
         tensor.uniform_(-bound, bound)
+
+
+def kaiming_uniform(tensor: Tensor, fan: int) -> None:
+    """Uniform in ±√(6 / ((1 + a²) fan)) with a = √5, as `torch.nn.Linear`."""
+    bound = math.sqrt(6 / ((1 + math.sqrt(5) ** 2) * fan))
+    with torch.no_grad():
+        tensor.uniform_(-bound, bound)
+
+
+class TypedLinear(nn.Module):
+    """A `Linear` a node type: torch-geometric's `HeteroDictLinear`, its names, first values and lazy sizes.
+
+    Args:
+        in_channels: by type, whose order is that of the results; -1 reads it off the first input.
+        out_channels: of every type.
+    """
+
+    def __init__(self, in_channels: Mapping[str, int], out_channels: int) -> None:
+        super().__init__()
+        self.kinds, self.out_channels = list(in_channels), out_channels
+        self.lins = nn.ModuleDict({name_of(kind): Linear(size, out_channels) for kind, size in in_channels.items()})
+        self.lazy = any(size == -1 for size in in_channels.values())
+        self.reset_parameters()
+
+    def channels(self, kind: str) -> int:
+        """The input size of a type, -1 where it is not known yet."""
+        return self.lins[name_of(kind)].in_channels  # type: ignore[return-value]
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew, where their sizes are known."""
+        for linear in self.lins.values():
+            linear.reset_parameters()  # type: ignore[operator]
+
+    def forward(self, x: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """`[N_t, F_t]` by type to `[N_t, out_channels]` by type."""
+        if self.lazy:
+            for kind, features in x.items():
+                linear = self.lins[name_of(kind)]
+                if isinstance(linear.weight, UninitializedParameter):
+                    linear.materialize(features.shape[-1])  # type: ignore[operator]
+                    linear.reset_parameters()  # type: ignore[operator]  # theirs draws a second time, too
+            self.lazy = False
+        return {kind: self.lins[name_of(kind)](x[kind]) for kind in self.kinds if kind in x}

@@ -39,8 +39,8 @@ class Messages(nn.Module):
         self._message_forward_pre_hooks: OrderedDict[int, Hook] = OrderedDict()
         self._message_forward_hooks: OrderedDict[int, Hook] = OrderedDict()
 
-    @property
-    def __class__(self) -> Any:  # type: ignore[override]
+    @property  # type: ignore[misc]
+    def __class__(self) -> Any:
         """The class, which is also a `MessagePassing` in a program that has imported torch-geometric."""
         peer = sys.modules.get("torch_geometric.nn.conv.message_passing")
         message_passing = getattr(peer, "MessagePassing", None)

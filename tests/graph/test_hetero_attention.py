@@ -294,7 +294,7 @@ def test_one_call_of_the_operator(softmax: Any) -> None:
     edges = {relation: torch.randint(0, 200, (2, 400)) for relation in RELATIONS}
     with attnops.trace() as plans:
         build(softmax=softmax, type_prior=True)(x, edges)
-    assert [plan.backend for plan in plans] == ["scatter"]
+    assert len(plans) == 1 and plans[0].backend in ("native", "scatter")
 
 
 def test_dropout_only_in_training() -> None:

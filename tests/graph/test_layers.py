@@ -247,7 +247,7 @@ def test_a_graph_runs_on_its_edges(layer: Any, edge_dim: int | None) -> None:
     x, edges, attr = graph(300, 900)
     with attnops.trace() as plans:
         make(layer, edge_dim=edge_dim)(x, edges, attr if edge_dim else None)
-    assert [plan.backend for plan in plans] == ["scatter"]
+    assert len(plans) == 1 and plans[0].backend in ("native", "scatter")
 
 
 def test_import_needs_no_torch_geometric() -> None:

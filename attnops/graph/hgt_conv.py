@@ -1,0 +1,182 @@
+"""HGT: attention over every relation of a heterogeneous graph, with keys and values mapped by their relation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from attnops.checks import require_positive
+from attnops.graph.edge_cache import edges_over, keep_together
+from attnops.graph.hetero_edges import first_rows, join_relations, tensors_of
+from attnops.graph.hetero_metadata import Metadata, Relation, channels_of, parameter_name
+from attnops.graph.layer import AttentionLayer
+from attnops.graph.linear import TypedLinear, kaiming_uniform
+from attnops.graph.relation_rows import RelationRows, map_rows, relation_rows
+from attnops.patterns import Edges
+
+
+class HGTConv(AttentionLayer):
+    """torch-geometric's `HGTConv` on `attend`: the same arguments, results, parameters and first values.
+
+        logits_ij = μ_r (W_q x_i)·(W_k x_j) A_r / √D          j → i an edge of relation r
+        m_i       = Σ_j softmax_j(logits_ij) (W_v x_j) M_r          one softmax over all relations
+        out_i     = σ(s) (W_o gelu(m_i) + b_o) + (1 − σ(s)) x_i     (without the skip where widths differ)
+
+    W and s are one a node type, A, M and μ one a relation and head. A node that no edge enters has m_i = 0. Every node
+    type of `x_dict` is in the output; theirs leaves out those that only send, whose skip and W_o it holds all the same.
+
+    Args:
+        in_channels: features of a node, or a dict by type; -1 reads them off the first input.
+        out_channels: of a node, H·D. metadata: (node types, relations), as `HeteroData.metadata()`. heads: H.
+        **kwargs: `flow`, which must be "source_to_target".
+
+    Raises:
+        ValueError, TypeError: a bad argument, by name.
+
+    Source: Hu et al. 2020, arXiv:2003.01332; interface: torch-geometric 2.8.
+
+    Example:
+        >>> import torch
+        >>> from attnops.graph import HGTConv
+        >>> writes = ("author", "writes", "paper")
+        >>> layer = HGTConv({"author": 5, "paper": 8}, 16, (["author", "paper"], [writes]), heads=2)
+        >>> x_dict = {"author": torch.randn(3, 5), "paper": torch.randn(2, 8)}
+        >>> out = layer(x_dict, {writes: torch.tensor([[0, 1, 2], [0, 0, 1]])})
+        >>> {node_type: tuple(features.shape) for node_type, features in out.items()}
+        {'author': (3, 16), 'paper': (2, 16)}
+    """
+
+    def __init__(
+        self,
+        in_channels: int | dict[str, int],
+        out_channels: int,
+        metadata: Metadata,
+        heads: int = 1,
+        **kwargs: Any,
+    ) -> None:
+        if "aggr" in kwargs:
+            raise TypeError("HGTConv has no argument 'aggr'")
+        super().__init__(kwargs)
+        if self.flow != "source_to_target":
+            raise ValueError(f"flow is {self.flow!r}; HGTConv takes 'source_to_target' alone")
+        require_positive(out_channels=out_channels, heads=heads)
+        if out_channels % heads:
+            raise ValueError(f"out_channels is {out_channels}; it must be a multiple of heads = {heads}")
+        self.node_types, self.edge_types = list(metadata[0]), [_triple(relation) for relation in metadata[1]]
+        by_type = channels_of(in_channels, self.node_types)
+        self.in_channels: dict[str, int] = dict(in_channels) if isinstance(in_channels, dict) else by_type  # type: ignore[assignment]
+        self.out_channels, self.heads, self.concat, self.dropout = out_channels, heads, True, 0.0
+        self.edge_types_map = {relation: place for place, relation in enumerate(self.edge_types)}
+        self.dst_node_types = {relation[-1] for relation in self.edge_types}
+        dim, num_maps = out_channels // heads, heads * len(self.edge_types)
+        self.kqv_lin = TypedLinear(self.in_channels, 3 * out_channels)
+        self.out_lin = TypedLinear(dict.fromkeys(self.node_types, out_channels), out_channels)
+        self.k_rel, self.v_rel = RelationWeight(num_maps, dim), RelationWeight(num_maps, dim)
+        self.skip = nn.ParameterDict({parameter_name(kind): torch.empty(1) for kind in self.node_types})
+        self.p_rel = nn.ParameterDict()
+        for relation in self.edge_types:  # in their order, where a dict of them would be sorted
+            self.p_rel[_name(relation)] = nn.Parameter(torch.empty(1, heads))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters anew."""
+        for module in (self.kqv_lin, self.out_lin, self.k_rel, self.v_rel):
+            module.reset_parameters()
+        for parameter in (*self.skip.values(), *self.p_rel.values()):
+            nn.init.ones_(parameter)
+
+    def forward(self, x_dict: Mapping[str, Tensor], edge_index_dict: Mapping[Relation, Any]) -> dict[str, Tensor]:
+        """Node features by type to `[N_t, out_channels]` by type; see the class.
+
+        Args:
+            x_dict: `[N_t, F_t]` by type; a type left out has no nodes.
+            edge_index_dict: by relation, `[2, E_r]` (sources above targets, numbered within their types), `EdgeIndex`
+                or sparse, targets by sources; a relation left out has no edges.
+
+        Raises:
+            ValueError, TypeError: a type or relation that the metadata lack, an index out of range.
+        """
+        x = self._read_nodes(x_dict)
+        sizes = {kind: x[kind].shape[0] if kind in x else 0 for kind in self.node_types}
+        graph = self._read_edges(edge_index_dict, sizes)
+        vectors = self.kqv_lin(x)
+        key, query, value = torch.split(torch.cat(list(vectors.values())), self.out_channels, dim=1)
+        rows = (map_rows(key, self._maps(self.k_rel, scaled=True), graph.rows),
+                map_rows(value, self._maps(self.v_rel), graph.rows))  # fmt: skip
+        query, key, value = (each.view(-1, self.heads, self.out_channels // self.heads) for each in (query, *rows))
+        message = F.gelu(self.attend_over(graph.edges, query, key, value, False)[0].flatten(1))
+        parts = torch.split(message, [features.shape[0] for features in vectors.values()])
+        out: dict[str, Tensor] = self.out_lin(dict(zip(vectors, parts, strict=True)))
+        for kind in out:
+            if x[kind].shape[1] == self.out_channels:
+                share = self.skip[parameter_name(kind)].sigmoid()
+                out[kind] = share * out[kind] + (1 - share) * x[kind]
+        return out
+
+    def _maps(self, maps: RelationWeight, scaled: bool = False) -> Tensor:
+        """`[R, H, D, D]`, times μ_r."""
+        count = len(self.edge_types)
+        dim = self.out_channels // self.heads
+        weight = maps.weight.view(self.heads, count, dim, dim).transpose(0, 1)
+        if scaled and count:
+            scale = torch.cat([self.p_rel[_name(relation)] for relation in self.edge_types])
+            weight = weight * scale.view(count, self.heads, 1, 1)
+        return weight
+
+    def _read_nodes(self, x_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        for kind, features in x_dict.items():
+            if kind not in self.node_types:
+                raise ValueError(f"x_dict holds the node type {kind!r}; the metadata have {', '.join(self.node_types)}")
+            wanted = self.kqv_lin.channels(kind)
+            if not isinstance(features, Tensor) or features.ndim != 2 or (wanted > 0 and features.shape[1] != wanted):
+                shape = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
+                raise ValueError(f"x_dict[{kind!r}] is {shape}; it must be a tensor [N, in_channels = {wanted}]")
+        if not x_dict:
+            raise ValueError("x_dict is empty; it must hold the features of at least one node type")
+        return dict(x_dict)
+
+    def _read_edges(self, edge_index_dict: Mapping[Relation, Any], sizes: dict[str, int]) -> _Graph:
+        """All relations as one edge list over concatenated node types, kept for the next call on them."""
+        name = ("hgt", tuple(self.edge_types), tuple(edge_index_dict), tuple(sizes.items()))
+        return keep_together(tensors_of(edge_index_dict), name, lambda: self._join(edge_index_dict, sizes))
+
+    def _join(self, edge_index_dict: Mapping[Relation, Any], sizes: dict[str, int]) -> _Graph:
+        starts, total = first_rows(self.kqv_lin.kinds, sizes), sum(sizes.values())
+        joined = join_relations(self.edge_types, edge_index_dict, sizes, starts, starts)
+        rows = relation_rows(joined.relation, joined.edge_index[0], len(self.edge_types), total)
+        edges = edges_over(torch.stack([rows.row, joined.edge_index[1]]), total, rows.node.shape[0])
+        return _Graph(rows, edges)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}(-1, {self.out_channels}, heads={self.heads})"
+
+
+class _Graph(NamedTuple):
+    rows: RelationRows
+    edges: Edges
+
+
+class RelationWeight(nn.Module):
+    """The square maps of relations and heads, `weight [H·R, D, D]`, head by head."""
+
+    def __init__(self, num_maps: int, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(num_maps, dim, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw the weight anew."""
+        kaiming_uniform(self.weight, self.weight.shape[-1])
+
+
+def _triple(relation: Sequence[str]) -> Relation:
+    source, name, target = relation
+    return source, name, target
+
+
+def _name(relation: Relation) -> str:
+    return parameter_name("__".join(relation))
