@@ -41,6 +41,8 @@ from attnops.seq.norms import LayerNorm as LayerNorm
 from attnops.seq.norms import RMSNorm as RMSNorm
 from attnops.seq.packing import Packed as Packed
 from attnops.seq.packing import pack as pack
+from attnops.seq.page_table import PagesExhaustedError as PagesExhaustedError
+from attnops.seq.paged_cache import PagedCache as PagedCache
 from attnops.seq.rolling_cache import FirstTokens as FirstTokens
 from attnops.seq.rolling_cache import RollingCache as RollingCache
 from attnops.seq.scoring import perplexity as perplexity

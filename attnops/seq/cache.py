@@ -72,6 +72,10 @@ class Cache:
         """Add this step's keys and values `[B, Hkv, N, D]` of a layer; all that it may attend now."""
         raise NotImplementedError
 
+    def update_one_row(self, layer: int, key: Tensor, value: Tensor) -> Held:
+        """The same for a layer that reads positions alone: a cache may lay the keys of all rows in one (pages do)."""
+        return self.update(layer, key, value)
+
     def commit(self) -> None:
         """The step is done."""
         self.length += self._new

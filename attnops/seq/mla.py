@@ -12,11 +12,10 @@ from attnops.biases.alibi import ALiBi
 from attnops.biases.base import Bias
 from attnops.biases.sink import Sink
 from attnops.checks import require_positive
-from attnops.coords import Coords
 from attnops.operator import attend
 from attnops.patterns.base import Pattern
 from attnops.scores.dot import DotProduct
-from attnops.seq.attention import turn
+from attnops.seq.attention import as_one_row, reads_positions_alone, turn
 from attnops.seq.context import Context, Keys
 from attnops.seq.norms import RMSNorm
 
@@ -120,8 +119,12 @@ class LatentAttention(nn.Module):
         turning, plain = self.queries(x, context)  # [B, H, N, R], [B, H, N, P]
         latents, keys = self.latents(x, context), context.keys  # [B, 1, N, R + rank]
         if context.cache is not None:
-            latents, _, keys = context.cache.update(self.layer, latents, latents[..., :0])
-        form = self.absorbed if self._absorbs(count, latents.shape[2]) else self.expanded
+            by_position = reads_positions_alone(self.pattern, self._prior(context))
+            update = context.cache.update_one_row if by_position else context.cache.update
+            latents, _, keys = update(self.layer, latents, latents[..., :0])
+            if keys.query_coords is not None:
+                turning, plain = as_one_row(turning), as_one_row(plain)
+        form = self.absorbed if self._absorbs(turning.shape[2], latents.shape[2]) else self.expanded
         out = form(turning, plain, latents, keys, context)  # [B, H, N, value_dim]
         return self.out(out.transpose(1, 2).reshape(batch, count, -1))  # type: ignore[no-any-return]
 
@@ -171,12 +174,9 @@ class LatentAttention(nn.Module):
             bias=self._prior(context),
             score=self.score,
             scale=self.scale,
-            coords=self._coords(keys, context),
+            coords=None if keys.coords is None else (keys.query_coords or context.query_coords, keys.coords),
             dropout=self.dropout if self.training else 0.0,
         )  # type: ignore[return-value]  # fmt: skip
-
-    def _coords(self, keys: Keys, context: Context) -> tuple[Coords, Coords] | None:
-        return None if keys.coords is None else (context.query_coords, keys.coords)
 
     def _prior(self, context: Context) -> Bias | None:
         late = self.rotary if self.rotary is not None and self.rotary.depends_on_length else None
