@@ -26,6 +26,7 @@ from attnops.seq.heads import MaskedTokenHead as MaskedTokenHead
 from attnops.seq.heads import SentenceEmbedder as SentenceEmbedder
 from attnops.seq.heads import SequenceClassifier as SequenceClassifier
 from attnops.seq.heads import TokenClassifier as TokenClassifier
+from attnops.seq.hf import register_hf as register_hf
 from attnops.seq.losses import causal_lm_loss as causal_lm_loss
 from attnops.seq.losses import masked_lm_loss as masked_lm_loss
 from attnops.seq.losses import sequence_loss as sequence_loss
@@ -43,7 +44,10 @@ from attnops.seq.packing import Packed as Packed
 from attnops.seq.packing import pack as pack
 from attnops.seq.page_table import PagesExhaustedError as PagesExhaustedError
 from attnops.seq.paged_cache import PagedCache as PagedCache
+from attnops.seq.pretrained import from_pretrained as from_pretrained
 from attnops.seq.rolling_cache import FirstTokens as FirstTokens
 from attnops.seq.rolling_cache import RollingCache as RollingCache
 from attnops.seq.scoring import perplexity as perplexity
 from attnops.seq.temperature import AttentionTemperature as AttentionTemperature
+from attnops.seq.tokenize import HFTokenizer as HFTokenizer
+from attnops.seq.tokenize import Tokenizer as Tokenizer

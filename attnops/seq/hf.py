@@ -52,7 +52,7 @@ def register_hf() -> None:
 
     Example:
         >>> import torch, transformers
-        >>> from attnops.seq.hf import register_hf
+        >>> from attnops.seq import register_hf
         >>> register_hf()
         >>> config = transformers.LlamaConfig(
         ...     vocab_size=32, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, num_key_value_heads=1,

@@ -39,7 +39,7 @@ class Tokenizer:
         vocab_size: V. pad_id, unk_id, bos_id, eos_id, mask_id: None where the vocabulary has no such token.
 
     Example:
-        >>> from attnops.seq.tokenize import Tokenizer
+        >>> from attnops.seq import Tokenizer
         >>> tokenizer = Tokenizer.characters("to be or not to be")
         >>> tokenizer.encode("to be")
         [11, 9, 5, 6, 7]
@@ -96,7 +96,7 @@ class Tokenizer:
         Source: Sennrich, Haddow, Birch 2016, arXiv:1508.07909; on bytes: GPT-2.
 
         Example:
-            >>> from attnops.seq.tokenize import Tokenizer
+            >>> from attnops.seq import Tokenizer
             >>> tokenizer = Tokenizer.subwords("low lower lowest slow slower slowest " * 9, vocab_size=270)
             >>> text = "the slowest ☂"
             >>> tokenizer.decode(tokenizer.encode(text)) == text

@@ -70,6 +70,8 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
         {
             **_SIZES,
             **_TOKENS,
+            "hidden_size": 48,
+            "num_attention_heads": 6,
             "alibi": True,
             "multi_query": False,
             "parallel_attn": False,
@@ -80,12 +82,12 @@ ARCHITECTURES: dict[str, tuple[str, str, dict[str, Any]]] = {
     "bloom": (
         "BloomForCausalLM",
         "BloomConfig",
-        {**_TOKENS, "vocab_size": VOCABULARY, "hidden_size": 32, "n_layer": 2, "n_head": 4},
+        {**_TOKENS, "vocab_size": VOCABULARY, "hidden_size": 48, "n_layer": 2, "n_head": 6},
     ),
     "mpt": (
         "MptForCausalLM",
         "MptConfig",
-        {**_TOKENS, "vocab_size": VOCABULARY, "d_model": 32, "n_layers": 2, "n_heads": 4, "max_seq_len": 64},
+        {**_TOKENS, "vocab_size": VOCABULARY, "d_model": 48, "n_layers": 2, "n_heads": 6, "max_seq_len": 64},
     ),
     "mixtral": (
         "MixtralForCausalLM",
@@ -226,7 +228,7 @@ def tiny(architecture: str, attention: str = "eager", **changes: Any) -> PreTrai
 def randomised(model: PreTrainedModel) -> PreTrainedModel:
     """Weights moved from where they start, so that no norm, gate, bias or table is neutral."""
     with torch.no_grad():
-        for parameter in model.parameters():
+        for parameter in filter(lambda each: each.requires_grad, model.parameters()):  # not RoFormer's table of sines
             parameter.add_(torch.randn_like(parameter) * 0.15)
         for name, buffer in model.named_buffers():
             if name.endswith("e_score_correction_bias"):
