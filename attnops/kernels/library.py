@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -41,45 +40,20 @@ def readable_rows(tensor: Tensor) -> Tensor:
     return tensor if tensor.shape[-1] <= 1 or tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-@cache
 def load() -> Any:
     """The library.
 
     Raises:
         OSError: it was not built, or for another interface; `unavailable` says so in words.
     """
-    reason = unavailable()
-    if reason is not None:
-        raise OSError(reason)
-    return _library()
+    if _LIBRARY is None:
+        raise OSError(_REASON)
+    return _LIBRARY
 
 
-@cache
 def unavailable() -> str | None:
     """Why the library cannot be used, in words; None where it can."""
-    if not PATH.exists():
-        if os.environ.get("ATTNOPS_LIBRARY"):
-            return f"ATTNOPS_LIBRARY names {PATH}, where nothing is"
-        return (
-            "the compiled kernels are not in this installation; they are built where a C++17 compiler (g++ 12 or "
-            "clang 12 and newer) is found: install one, then reinstall attnops from source"
-        )
-    try:
-        library = _library()
-    except OSError as error:
-        return f"the compiled kernels do not load ({error}); reinstall attnops from source"
-    if library.attnops_interface() != INTERFACE:
-        return "the compiled kernels are of another version of attnops; reinstall it from source"
-    return None
-
-
-@cache
-def _library() -> Any:
-    library = ctypes.CDLL(str(PATH))
-    library.attnops_set_openmp.argtypes = [ctypes.c_void_p]
-    library.attnops_set_openmp.restype = None
-    library.attnops_set_openmp(_openmp_of_torch())
-    return library
+    return _REASON
 
 
 def _openmp_of_torch() -> int | None:
@@ -89,6 +63,32 @@ def _openmp_of_torch() -> int | None:
         return ctypes.cast(torch_library.GOMP_parallel, ctypes.c_void_p).value
     except (OSError, AttributeError):
         return None
+
+
+def _open() -> tuple[Any, str | None]:
+    """The library, or None and why, in words."""
+    if not PATH.exists():
+        if os.environ.get("ATTNOPS_LIBRARY"):
+            return None, f"ATTNOPS_LIBRARY names {PATH}, where nothing is"
+        return None, (
+            "the compiled kernels are not in this installation; they are built where a C++17 compiler (g++ 12 or "
+            "clang 12 and newer) is found: install one, then reinstall attnops from source"
+        )
+    try:
+        library = ctypes.CDLL(str(PATH))
+        interface = library.attnops_interface()
+    except (OSError, AttributeError) as error:
+        return None, f"the compiled kernels do not load ({error}); reinstall attnops from source"
+    if interface != INTERFACE:
+        return None, "the compiled kernels are of another version of attnops; reinstall it from source"
+    library.attnops_set_openmp.argtypes = [ctypes.c_void_p]
+    library.attnops_set_openmp.restype = None
+    library.attnops_set_openmp(_openmp_of_torch())
+    return library, None
+
+
+# Opened now, not when first asked for: a traced function cannot.
+_LIBRARY, _REASON = _open()
 
 
 def level() -> str:
