@@ -1,4 +1,4 @@
-"""Compiled kernels for the CPU: edge lists without a copy of any vector to any edge."""
+"""Compiled kernels for the CPU: edge lists without a copy of any vector to any edge, and blocks of a dense grid."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from attnops import lowering
+from attnops.block_kernel import attend_blocks, estimate_blocks, refuse_blocks
 from attnops.kernels import library
 from attnops.kernels.edge_attention import edge_attention
 from attnops.pairs import Pairs
@@ -28,7 +29,7 @@ class Native:
         if problem.device not in ("cpu", "meta"):
             reasons.append(f"its kernels run on the CPU, and these tensors lie on {problem.device}")
         if problem.num_edges is None:
-            reasons.append("it runs edge lists alone, and the pattern is not an Edges (or Edges & P)")
+            return reasons + refuse_blocks(problem)
         if not problem.fused_score:
             reasons.append(f"its kernels know the dot product and the additive scores, not {problem.score}")
         if problem.differentiated:
@@ -38,6 +39,8 @@ class Native:
         return reasons
 
     def estimate(self, problem: Problem) -> Estimate:
+        if problem.num_edges is None:
+            return estimate_blocks(problem)
         edges = problem.batch * problem.heads * (problem.num_edges or 0)
         width = problem.dim + problem.value_dim
         numbers = edges * (4 if problem.learns else 1 if problem.biased or problem.weights else 0)
@@ -45,7 +48,7 @@ class Native:
         return Estimate(numbers * problem.compute_bytes, steps + 150_000)
 
     def run(self, call: Call) -> Result:
-        return _over_edges(call)
+        return attend_blocks(call) if call.problem.num_edges is None else _over_edges(call)
 
 
 def _over_edges(call: Call) -> Result:

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
 from attnops.biases.base import Bias
 from attnops.biases.gaps import gap
+from attnops.biases.terms import Term, by_gap
 from attnops.checks import require_positive
+from attnops.coords import Coords
 from attnops.pairs import Pairs
 
 
@@ -40,6 +44,10 @@ class ALiBi(Bias):
         self.heads: int = heads
 
     @property
+    def reach(self) -> float | None:
+        return math.inf
+
+    @property
     def constants(self) -> tuple[object, ...] | None:
         return (ALiBi, self.heads) if type(self) is ALiBi else None
 
@@ -53,6 +61,12 @@ class ALiBi(Bias):
     def forward(self, pairs: Pairs) -> Tensor:
         distance = gap(pairs.query.position, pairs.key.position, pairs.dtype).abs()
         return -self.slopes(pairs.head, pairs.dtype) * distance
+
+    def term(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Term | None:
+        slopes = self.slopes(torch.arange(self.heads), torch.float64)
+        return by_gap(-slopes, "position", coords, num_queries, num_keys)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}"

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
+from attnops.biases.terms import LaidOut, Term
 from attnops.coords import Coords
-from attnops.pairs import Pairs
+from attnops.pairs import Pairs, as_four_axes
 
 if TYPE_CHECKING:
     pass
@@ -68,6 +69,19 @@ class Bias(nn.Module):
 
     def check(self, coords: tuple[Coords, Coords], edge_bounds: dict[str, tuple[float, float]]) -> None:
         """Raise `ValueError` where coords or edge data hold what this bias cannot read (a table index out of range)."""
+
+    @property
+    def reach(self) -> float | None:
+        """Where b_ij is a function of the head and p_j − p_i alone: from which difference on it stays as it is (inf: it
+        never does). Whoever writes `forward` anew writes this anew too, or it is not asked for."""
+        return None
+
+    def term(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Term | None:
+        """The bias in a form that a compiled kernel knows; None where there is none. As `reach`, it is bound to
+        `forward`."""
+        return None
 
     @property
     def terms(self) -> tuple[Bias, ...]:
@@ -175,6 +189,11 @@ class TensorBias(Bias):
 
     def forward(self, pairs: Pairs) -> Tensor:
         return pairs.read_edges(self.values) if self.per_edge else pairs.read(self.values)
+
+    def term(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Term | None:
+        return None if self.per_edge else LaidOut(as_four_axes(self.values, batch_shape))
 
     def __repr__(self) -> str:
         return f"tensor {list(self.values.shape)}"

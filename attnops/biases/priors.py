@@ -10,6 +10,7 @@ from torch import Tensor
 from attnops.biases.base import Bias
 from attnops.biases.gaps import gap
 from attnops.biases.tables import edge_scalar, read_table, require_in_range, require_integer, zeros
+from attnops.biases.terms import Term, by_gap
 from attnops.checks import require_positive
 from attnops.coords import Coords
 from attnops.pairs import Pairs
@@ -73,6 +74,11 @@ class TimeGap(Bias):
     def forward(self, pairs: Pairs) -> Tensor:
         rate = self.log_rate.to(pairs.dtype).exp()
         return -rate[pairs.head] * gap(pairs.query.time, pairs.key.time, pairs.dtype).abs()
+
+    def term(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Term | None:
+        return by_gap(-self.log_rate.exp(), "time", coords, num_queries, num_keys)
 
     def extra_repr(self) -> str:
         return f"heads={self.heads}"

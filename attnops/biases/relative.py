@@ -12,7 +12,9 @@ from attnops.biases.base import Bias
 from attnops.biases.gaps import clipped_gap
 from attnops.biases.precision import accumulation_dtype, no_autocast
 from attnops.biases.tables import read_table, zeros
+from attnops.biases.terms import Term, by_difference
 from attnops.checks import require_flag, require_positive
+from attnops.coords import Coords
 from attnops.pairs import Pairs
 
 
@@ -53,6 +55,10 @@ class RelativeBias(Bias):
         self.buckets, self.max_distance, self.bidirectional = buckets, max_distance, bidirectional
         self.starts = self._starts()
         self.weight = zeros(buckets, heads)
+
+    @property
+    def reach(self) -> float | None:
+        return self.max_distance
 
     def _starts(self) -> tuple[int, ...]:
         """The least distance of each logarithmic bucket but the first: T5's float32 formula, evaluated once.
@@ -163,3 +169,8 @@ class BoundRelativeKeys(Bias):
             return table[:, :, pairs.queries].gather(-1, column.expand(pairs.shape))
         cell = pairs.query.index * (2 * most + 1) + column
         return table.flatten(2).gather(-1, cell.expand(pairs.shape))
+
+    def term(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Term | None:
+        return by_difference(self.table, self.max_distance, coords, num_queries, num_keys)

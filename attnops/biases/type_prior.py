@@ -6,6 +6,7 @@ from torch import Tensor
 
 from attnops.biases.base import Bias
 from attnops.biases.tables import read_table, require_in_range, require_integer, zeros
+from attnops.biases.terms import Table, Term
 from attnops.checks import require_positive
 from attnops.coords import Coords
 from attnops.pairs import Pairs
@@ -49,6 +50,16 @@ class TypePrior(Bias):
         key = require_integer(pairs.key.type, "coords.type of the key side", "TypePrior").long()
         row = query.clamp(0, self.query_types - 1) * self.key_types + key.clamp(0, self.key_types - 1)
         return read_table(self.weight.flatten(0, 1), row, pairs)
+
+    def term(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Term | None:
+        kinds = [side.data.get("type") for side in coords]
+        if any(kind is None or kind.is_floating_point() for kind in kinds):
+            return None  # `forward` says what is missing
+        query, key = (kind.long() for kind in kinds if kind is not None)
+        row, column = query.clamp(0, self.query_types - 1), key.clamp(0, self.key_types - 1)
+        return Table(self.weight.permute(2, 0, 1).unsqueeze(0), 0, row=row, column=column)
 
     def extra_repr(self) -> str:
         return f"query_types={self.query_types}, key_types={self.key_types}, heads={self.heads}"

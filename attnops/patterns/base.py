@@ -9,6 +9,7 @@ from torch import Tensor
 
 from attnops.coords import Coords
 from attnops.pairs import Pairs
+from attnops.patterns.rows import complement, exact_ranges, intersect, one_range, unite
 
 if TYPE_CHECKING:
     from attnops.patterns.edges import Edges
@@ -38,6 +39,15 @@ class Pattern:
     def key_ranges(self, coords: tuple[Coords, Coords], queries: slice, num_keys: int) -> Ranges:
         """Key rows outside of which these queries may attend nothing; a pattern that knows no better returns all."""
         return [(0, num_keys)]
+
+    def row_ranges(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Tensor | None:
+        """Exactly the keys that each query may attend, as integer ranges `[B|1, Nq|1, R, 2]`; None where it cannot say.
+
+        Whoever writes `allows` anew writes this anew too, or it is not asked for.
+        """
+        return None
 
     def most_pairs(self, num_queries: int, num_keys: int, aligned: bool) -> int:
         """A bound on the pairs allowed, from sizes alone; `aligned` says that positions are the end-aligned default."""
@@ -111,6 +121,11 @@ class Full(Pattern):
     def allows(self, pairs: Pairs) -> Tensor:
         return torch.ones((1,) * len(pairs.shape), dtype=torch.bool, device=pairs.device)
 
+    def row_ranges(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Tensor | None:
+        return one_range(0, num_keys)
+
     @property
     def constants(self) -> tuple[object, ...]:
         return (Full,)
@@ -152,6 +167,17 @@ class Intersection(Pattern):
         ranges: Ranges = [(0, num_keys)]
         for term in self.terms:
             ranges = intersect_ranges(ranges, term.key_ranges(coords, queries, num_keys))
+        return ranges
+
+    def row_ranges(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Tensor | None:
+        ranges = exact_ranges(self.terms[0], coords, batch_shape, num_queries, num_keys)
+        for term in self.terms[1:]:
+            others = exact_ranges(term, coords, batch_shape, num_queries, num_keys)
+            if ranges is None or others is None:
+                return None
+            ranges = intersect(ranges, others)
         return ranges
 
     def most_pairs(self, num_queries: int, num_keys: int, aligned: bool) -> int:
@@ -216,6 +242,17 @@ class Union(Pattern):
             ranges = unite_ranges(ranges, term.key_ranges(coords, queries, num_keys))
         return ranges
 
+    def row_ranges(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Tensor | None:
+        ranges = exact_ranges(self.terms[0], coords, batch_shape, num_queries, num_keys)
+        for term in self.terms[1:]:
+            others = exact_ranges(term, coords, batch_shape, num_queries, num_keys)
+            if ranges is None or others is None:
+                return None
+            ranges = unite(ranges, others)
+        return ranges
+
     def most_pairs(self, num_queries: int, num_keys: int, aligned: bool) -> int:
         return min(num_queries * num_keys, sum(term.most_pairs(num_queries, num_keys, aligned) for term in self.terms))
 
@@ -241,6 +278,12 @@ class Complement(Pattern):
 
     def allows(self, pairs: Pairs) -> Tensor:
         return ~self.term.allows(pairs)
+
+    def row_ranges(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Tensor | None:
+        ranges = exact_ranges(self.term, coords, batch_shape, num_queries, num_keys)
+        return None if ranges is None else complement(ranges, num_keys)
 
     def check(
         self, batch_shape: tuple[int, ...], heads: int, num_queries: int, num_keys: int, device: torch.device

@@ -11,6 +11,7 @@ from attnops.checks import require_positive
 from attnops.coords import Coords, is_concrete
 from attnops.pairs import Pairs, as_four_axes
 from attnops.patterns.base import Pattern, Ranges, unite_ranges
+from attnops.patterns.rows import MOST_RANGES, runs
 from attnops.patterns.segments import check_broadcast
 
 
@@ -80,6 +81,16 @@ class BlockMask(Pattern):
         head = pairs.head if blocks.shape[1] > 1 else torch.zeros_like(pairs.head)
         return blocks[batch, head, query, key]
 
+    def row_ranges(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Tensor | None:
+        blocks = as_four_axes(self.blocks, batch_shape)
+        ranges = runs(blocks[:, 0]) if blocks.shape[1] == 1 else None
+        if ranges is None:
+            return None
+        rows = (ranges * self.block_size).clamp(max=num_keys)
+        return rows.repeat_interleave(self.block_size, 1)[:, :num_queries]
+
     def key_ranges(self, coords: tuple[Coords, Coords], queries: slice, num_keys: int) -> Ranges:
         if not is_concrete(self.blocks) or queries.start >= queries.stop:
             return [(0, num_keys)]
@@ -141,6 +152,17 @@ class GlobalTokens(Pattern):
 
     def allows(self, pairs: Pairs) -> Tensor:
         return self._contains(pairs.query.index) | self._contains(pairs.key.index)
+
+    def row_ranges(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Tensor | None:
+        columns = unite_ranges([], [(row, row + 1) for row in self.index if row < num_keys])
+        if len(columns) > MOST_RANGES:
+            return None
+        ranges = torch.tensor(columns or [(0, 0)]).expand(num_queries, -1, -1).clone()
+        rows = [row for row in self.index if row < num_queries]
+        ranges[rows, 0] = torch.tensor([0, num_keys])
+        return ranges.unsqueeze(0)
 
     def key_ranges(self, coords: tuple[Coords, Coords], queries: slice, num_keys: int) -> Ranges:
         if any(queries.start <= row < queries.stop for row in self.index):

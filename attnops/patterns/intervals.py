@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -9,6 +11,7 @@ from attnops.checks import require_number, require_positive
 from attnops.coords import Coords, is_concrete
 from attnops.pairs import Pairs
 from attnops.patterns.base import Pattern, Ranges
+from attnops.patterns.rows import SortedKeys, one_range, sorted_positions
 
 
 class PositionPattern(Pattern):
@@ -63,6 +66,15 @@ class Causal(PositionPattern):
     def allows(self, pairs: Pairs) -> Tensor:
         return pairs.key.position <= pairs.query.position
 
+    def row_ranges(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Tensor | None:
+        sides = sorted_positions(coords, num_queries, num_keys)
+        if sides is None:
+            return None
+        query, keys = sides
+        return one_range(0, keys.below(query, or_at=True))
+
     def reach(self, low: float, high: float) -> tuple[float, float]:
         return float("-inf"), high
 
@@ -100,6 +112,18 @@ class SlidingWindow(PositionPattern):
     def allows(self, pairs: Pairs) -> Tensor:
         back = pairs.query.position - pairs.key.position
         return (back <= self.left) & (back >= -self.right)
+
+    def row_ranges(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Tensor | None:
+        sides = sorted_positions(coords, num_queries, num_keys)
+        if sides is None:
+            return None
+        query, keys = sides
+        if query.is_floating_point() or keys.data.is_floating_point():
+            return None  # their difference is rounded before it is compared
+        left, right = (min(math.floor(reach), 2**61) for reach in (self.left, self.right))
+        return one_range(keys.below(query - left, or_at=False), keys.below(query + right, or_at=True))
 
     def reach(self, low: float, high: float) -> tuple[float, float]:
         return low - self.left, high + self.right
@@ -161,6 +185,17 @@ class Chunked(PositionPattern):
         query = torch.div(pairs.query.position, self.size, rounding_mode="floor")
         return query == torch.div(pairs.key.position, self.size, rounding_mode="floor")
 
+    def row_ranges(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Tensor | None:
+        sides = sorted_positions(coords, num_queries, num_keys)
+        if sides is None:
+            return None
+        query, keys = sides
+        query, chunks = (torch.div(x, self.size, rounding_mode="floor") for x in (query, keys.data))
+        keys = SortedKeys(chunks)
+        return one_range(keys.below(query, or_at=False), keys.below(query, or_at=True))
+
     def reach(self, low: float, high: float) -> tuple[float, float]:
         return low // self.size * self.size, high // self.size * self.size + self.size
 
@@ -191,6 +226,17 @@ class PrefixLM(PositionPattern):
 
     def allows(self, pairs: Pairs) -> Tensor:
         return (pairs.key.position <= pairs.query.position) | (pairs.key.position < self.length)
+
+    def row_ranges(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Tensor | None:
+        sides = sorted_positions(coords, num_queries, num_keys)
+        if sides is None:
+            return None
+        query, keys = sides
+        length = self.length if keys.data.is_floating_point() else min(math.ceil(self.length), 2**61)
+        prefix = keys.below(torch.full((1, 1), length, dtype=keys.data.dtype), or_at=False)
+        return one_range(0, torch.maximum(keys.below(query, or_at=True), prefix))
 
     def reach(self, low: float, high: float) -> tuple[float, float]:
         return float("-inf"), max(high, self.length)

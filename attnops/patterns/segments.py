@@ -9,6 +9,7 @@ from attnops.coords import Coords, is_concrete
 from attnops.pairs import Pairs, as_axes
 from attnops.patterns.base import Pattern, Ranges
 from attnops.patterns.intervals import hull
+from attnops.patterns.rows import SortedKeys, one_range, runs
 
 
 class SameSegment(Pattern):
@@ -24,6 +25,15 @@ class SameSegment(Pattern):
 
     def allows(self, pairs: Pairs) -> Tensor:
         return pairs.query.segment == pairs.key.segment
+
+    def row_ranges(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Tensor | None:
+        query, key = (side.data.get("segment") for side in coords)
+        keys = None if query is None or key is None else SortedKeys.of(key)
+        if query is None or keys is None:
+            return None
+        return one_range(keys.below(query, or_at=False), keys.below(query, or_at=True))
 
     def key_ranges(self, coords: tuple[Coords, Coords], queries: slice, num_keys: int) -> Ranges:
         query, key = (side.data.get("segment") for side in coords)
@@ -69,6 +79,13 @@ class Padding(Pattern):
             return pairs.read(self.key_lengths.unsqueeze(-2).unsqueeze(-2))
         lengths = as_axes(self.key_lengths, pairs.batch_shape, 0)
         return pairs.key.index < (lengths[pairs.batch] if lengths.shape[0] > 1 else lengths[0])
+
+    def row_ranges(
+        self, coords: tuple[Coords, Coords], batch_shape: tuple[int, ...], num_queries: int, num_keys: int
+    ) -> Tensor | None:
+        if self.key_lengths.dtype == torch.bool:
+            return runs(as_axes(self.key_lengths, batch_shape, 1).unsqueeze(1))
+        return one_range(0, as_axes(self.key_lengths, batch_shape, 0).long().unsqueeze(1))
 
     def key_ranges(self, coords: tuple[Coords, Coords], queries: slice, num_keys: int) -> Ranges:
         if self.key_lengths.dtype == torch.bool and is_concrete(self.key_lengths):

@@ -1,0 +1,392 @@
+"""Attention over a grid by the compiled block kernel: what of a call it knows, and what is evaluated for it.
+
+Where the pattern is told by ranges and every bias by a term, one call of the kernel runs all (`_fused`). Else pattern
+and bias are evaluated, block after block of queries, as numbers that the kernel adds to its logits; in training each
+block is evaluated again in the backward, so that none is kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.utils.checkpoint import checkpoint
+
+from attnops import lowering
+from attnops.biases.base import Bias
+from attnops.biases.terms import LaidOut, Slope, Table
+from attnops.captured import captured_tensors
+from attnops.coords import Coords
+from attnops.kernels.block_attention import MOST_TERMS, block_attention, block_attention_backward
+from attnops.overrides import speaks_for
+from attnops.pairs import Pairs
+from attnops.patterns.rows import exact_ranges
+from attnops.problem import Call, Estimate, NotFiniteError, Problem, Result, UnsupportedError
+from attnops.scores.dot import DotProduct
+
+ROWS = 256  # queries of a block, at most
+NUMBERS = 1 << 22  # of a block of logits, about
+KEPT_RANGES = 32  # ranges of constant patterns that are kept
+_kept: dict[tuple[object, ...], Tensor] = {}
+
+
+class _Terms(NamedTuple):
+    """Pattern and bias as the kernel takes them."""
+
+    intervals: Tensor | None
+    additive: Tensor | None
+    tables: list[Tensor]
+    indices: list[Tensor]
+    offsets: list[int]
+    slopes: list[Tensor]
+    spots: list[Tensor]
+
+
+class _Options(NamedTuple):
+    scale: float
+    softcap: float
+    dropout: float
+    seed: Tensor | None
+
+
+def attend_blocks(call: Call) -> Result:
+    """Run a call whose score is the dot product."""
+    vectors = tuple(x.to(call.compute_dtype) for x in (call.query, call.key, call.value))
+    terms = _fused(call)
+    if terms is None and (call.problem.opaque or _rows(call.problem) >= call.problem.num_queries):
+        parts = [_traced(call, vectors, block) for block in _blocks(call)]
+        out, lse = parts[0] if len(parts) == 1 else (torch.cat(x, 2) for x in zip(*parts, strict=True))
+    elif terms is None:
+        tensors = captured_tensors(call) if torch.is_grad_enabled() else []
+        query, key, value = vectors
+        if not lowering.all_finite(key, value):
+            attended = _attended_in_blocks(call, key)
+            key, value = torch.where(attended, key, 0), torch.where(attended, value, 0)
+            _require_finite(call, key, value)
+        out, lse = _Blocks.apply(call, query, key, value, *tensors)  # type: ignore[no-untyped-call]
+    else:
+        out, lse = _run(call, terms, *vectors)
+    return Result(out.to(call.query.dtype), lse)
+
+
+def refuse_blocks(problem: Problem) -> list[str]:
+    """Why a problem without an edge list cannot run, in words."""
+    reasons = []
+    if problem.score not in ("dot", "softcap"):
+        reasons.append(f"without an edge list its kernel knows only the dot product, not {problem.score}")
+    if problem.weights:
+        reasons.append("without an edge list it never holds the weights, so it cannot return them")
+    if problem.differentiated:
+        reasons.append("torch.func's derivatives do not pass through its kernels; differentiate by backward instead")
+    return reasons
+
+
+def estimate_blocks(problem: Problem) -> Estimate:
+    """What running it would need: the kernel's own time a pair, and that of evaluating what it does not know."""
+    known = (not problem.biased or problem.own_bias) and (problem.blocks_known or not problem.forbids or problem.biased)
+    pairs = min(problem.pairs, problem.bound)
+    steps = pairs * (problem.dim + problem.value_dim + 12) * (3 if problem.learns else 1)
+    if not known:
+        tables = problem.batch * (problem.heads if problem.biased else 1)
+        steps += problem.num_queries * problem.num_keys * tables * (80 if problem.bias_grad else 30)
+    vectors = problem.batch * problem.num_queries * problem.heads * problem.dim
+    numbers = vectors * (4 if problem.learns else 0) + (0 if known else 4 * NUMBERS)
+    return Estimate(numbers * problem.compute_bytes, steps + 3_000_000)
+
+
+# --------------------------------------------------------------------------------------- all in one call of the kernel
+def _fused(call: Call) -> _Terms | None:
+    intervals = _intervals(call)
+    if intervals is None and lowering.forbids(call):
+        return None
+    terms = _Terms(intervals, None, [], [], [0, 0], [], [])
+    return terms if call.bias is None else _with_biases(call, terms)
+
+
+def _intervals(call: Call) -> Tensor | None:
+    """The pattern's ranges, int32; those of a constant pattern are made once."""
+    if not lowering.forbids(call):
+        return None
+    sizes = (call.query.shape[2], call.key.shape[2])
+    constants = call.pattern.constants
+    given = call.problem.opaque or call.coords[0].names or call.coords[1].names
+    place = None if constants is None or given else (constants, *sizes)
+    if place in _kept:
+        return _kept[place]
+    ranges = exact_ranges(call.pattern, call.coords, call.batch_shape, *sizes)
+    if ranges is None:
+        return None
+    ranges = ranges.clamp(0, sizes[1]).int().contiguous()
+    if place is not None and not torch.is_inference_mode_enabled():
+        if len(_kept) >= KEPT_RANGES:
+            _kept.clear()
+        _kept[place] = ranges
+    return ranges
+
+
+def _with_biases(call: Call, terms: _Terms) -> _Terms | None:
+    assert call.bias is not None
+    aligned = "position" not in call.coords[0] and "position" not in call.coords[1]
+    relative: list[Bias] = []
+    additive: Tensor | None = None
+    tables, slopes = [], []
+    for bias in (bias for bias in call.bias.terms if bias.adds):
+        reach = bias.reach if speaks_for(type(bias), "reach", "forward") else None
+        if reach is not None and (aligned or (reach < math.inf and _are_integers(call.coords))):
+            relative.append(bias)
+            continue
+        sizes = (call.batch_shape, call.query.shape[2], call.key.shape[2])
+        term = bias.term(call.coords, *sizes) if speaks_for(type(bias), "term", "forward") else None
+        if isinstance(term, Table):
+            tables.append(term)
+        elif isinstance(term, Slope):
+            slopes.append(term)
+        elif isinstance(term, LaidOut):
+            values = term.values.to(call.compute_dtype)
+            additive = values if additive is None else additive + values
+        else:
+            return None
+    if relative:
+        tables.append(_by_differences(call, relative, aligned))
+    if len(tables) > MOST_TERMS or len(slopes) > MOST_TERMS:
+        return None
+    nothing = torch.empty(0, dtype=torch.long)
+    for table in tables:
+        terms.tables.append(table.table.to(call.compute_dtype))
+        terms.indices.extend(nothing if x is None else x for x in (table.row, table.shift, table.column))
+        terms.offsets.extend((table.offset, int(table.diagonal)))
+    for slope in slopes:
+        terms.slopes.append(slope.slope.to(call.compute_dtype))
+        terms.spots.extend((slope.query, slope.key))
+    return terms._replace(additive=additive)
+
+
+def _are_integers(coords: tuple[Coords, Coords]) -> bool:
+    return not any("position" in side and side.data["position"].is_floating_point() for side in coords)
+
+
+def _by_differences(call: Call, biases: list[Bias], aligned: bool) -> Table:
+    """The sum of biases that depend on the difference of positions alone, evaluated once over all differences."""
+    query, key = call.coords
+    num_queries, num_keys, heads = call.query.shape[2], call.key.shape[2], call.query.shape[1]
+    if aligned:  # differences from that of the last query and first key on
+        low, count = key.offset - query.offset - (num_queries - 1), num_queries + num_keys - 1
+    else:
+        reach = int(max(bias.reach or 0 for bias in biases))
+        low, count = -reach, 2 * reach + 1
+    origin, differences = Coords(), Coords()
+    differences.offset = low
+    where = ((origin, differences), (), heads, slice(0, 1), slice(0, count))
+    pairs = Pairs.grid(*where, dtype=call.compute_dtype, device=call.query.device)
+    table = lowering.bias_at(biases[0], pairs)
+    for bias in biases[1:]:
+        table = table + lowering.bias_at(bias, pairs)
+    if aligned:
+        return Table(table, num_queries - 1, diagonal=True)
+    sides = [
+        side.data["position"] if "position" in side else torch.arange(side.offset, side.offset + size).unsqueeze(0)
+        for side, size in ((query, num_queries), (key, num_keys))
+    ]
+    return Table(table, -low, shift=sides[0], column=sides[1])
+
+
+def _run(call: Call, terms: _Terms, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """One call of the kernel, whose products would carry garbage of a forbidden pair into the row: kept out here."""
+    problem = call.problem
+    options = _options(call)
+    if problem.forbids and (problem.learns or problem.opaque):
+        key, value = _without_garbage(call, terms, key, value)
+    out, lse = block_attention(query, key, value, *terms, *options)
+    if problem.forbids and not (problem.learns or problem.opaque or lowering.all_finite(out)):
+        out, lse = block_attention(query, *_without_garbage(call, terms, key, value), *terms, *options)
+    return out, lse
+
+
+def _options(call: Call) -> _Options:
+    assert isinstance(call.score, DotProduct)
+    seed = torch.randint(2**62, ()) if call.dropout > 0 else None
+    return _Options(call.scale, call.score.softcap or 0.0, call.dropout, seed)
+
+
+def _without_garbage(call: Call, terms: _Terms, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    """Key and value with zeros in the rows that nobody attends."""
+    if not call.problem.opaque and lowering.all_finite(key, value):
+        return key, value
+    attended = _attended(terms, key)
+    key, value = torch.where(attended, key, 0), torch.where(attended, value, 0)
+    if not call.problem.opaque:
+        _require_finite(call, key, value)
+    return key, value
+
+
+def _require_finite(call: Call, key: Tensor, value: Tensor) -> None:
+    if call.problem.forbids and not lowering.all_finite(key, value):
+        raise NotFiniteError(
+            "backend 'native' met keys or values that are not finite where some query may attend them, another not"
+        )
+
+
+def _attended(terms: _Terms, key: Tensor) -> Tensor:
+    """`[B|1, Hkv|1, Nk, 1]`: whether some query of the batch row and key head may attend each key."""
+    num_keys = key.shape[2]
+    attended = torch.ones(1, 1, 1, 1, dtype=torch.bool)
+    if terms.intervals is not None:
+        low, high = terms.intervals.long().flatten(1, 2).unbind(-1)  # [B|1, Nq·R]
+        some = (low < high).int()
+        changes = torch.zeros(low.shape[0], num_keys + 1, dtype=torch.int32)
+        changes = changes.scatter_add(1, low, some).scatter_add(1, high, -some)
+        attended = (changes.cumsum(1)[:, :num_keys] > 0)[:, None, :, None]
+    if terms.additive is not None:
+        possible = terms.additive.detach() != float("-inf")
+        attended = attended & lowering.attended_keys(possible, key.shape[1], num_keys)
+    return attended
+
+
+@torch.no_grad()
+def _attended_in_blocks(call: Call, key: Tensor) -> Tensor:
+    """The same where pattern and bias are evaluated."""
+    attended = torch.zeros(*key.shape[:3], 1, dtype=torch.bool)
+    for block in _blocks(call):
+        if block.columns is not None:
+            attended[:, :, block.columns] |= _attended(_evaluated(call, block), key[:, :, block.columns])
+    return attended
+
+
+# ----------------------------------------------------------------------------- pattern and bias evaluated block by block
+class _Block(NamedTuple):
+    rows: slice
+    columns: slice | Tensor | None  # None: every pair of these rows is forbidden
+
+
+def _rows(problem: Problem) -> int:
+    """Queries of a block, so that what is evaluated stays within `NUMBERS`."""
+    a_row = max(1, problem.num_keys * (problem.batch * problem.heads if problem.biased else problem.batch))
+    return max(16, min(ROWS, NUMBERS // a_row))
+
+
+def _blocks(call: Call) -> Iterator[_Block]:
+    num_queries, num_keys, size = call.query.shape[2], call.key.shape[2], _rows(call.problem)
+    if size >= num_queries:
+        yield _Block(slice(0, num_queries), slice(0, num_keys))
+        return
+    for start in range(0, num_queries, size):
+        rows = slice(start, min(num_queries, start + size))
+        ranges = call.pattern.key_ranges(call.coords, rows, num_keys)
+        if len(ranges) <= 1:
+            yield _Block(rows, slice(*ranges[0]) if ranges else None)
+        else:
+            yield _Block(rows, torch.cat([torch.arange(low, high) for low, high in ranges]))
+
+
+def _evaluated(call: Call, block: _Block) -> _Terms:
+    """Pattern and bias of a block, laid out: -inf where a pair is forbidden."""
+    assert block.columns is not None
+    pairs = call.block(block.rows, block.columns)
+    allowed, bias = lowering.evaluate(call, pairs)
+    if bias is None:
+        bias = torch.zeros((), dtype=call.compute_dtype)
+    if allowed is not None:
+        bias = torch.where(allowed, bias, float("-inf"))
+    additive = bias.expand(*bias.shape[:2], *pairs.shape[2:]) if bias.ndim else None
+    first_key = block.columns.start if isinstance(block.columns, slice) else 0
+    return _Terms(None, additive, [], [], [block.rows.start, first_key], [], [])
+
+
+def _nothing(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+    return query.new_zeros(*query.shape[:3], value.shape[3]), query.new_full(query.shape[:3], float("-inf"))
+
+
+def _traced(call: Call, vectors: tuple[Tensor, ...], block: _Block) -> tuple[Tensor, Tensor]:
+    """A block as a graph; in training, where there are several, each is evaluated again in the backward."""
+    if block.columns is None:
+        return _nothing(vectors[0][:, :, block.rows], vectors[2])
+
+    def run(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+        rows, columns = block.rows, block.columns
+        return _run(call, _evaluated(call, block), query[:, :, rows], key[:, :, columns], value[:, :, columns])
+
+    whole = block.rows.stop - block.rows.start >= call.query.shape[2]
+    if call.problem.learns and not whole and call.dropout == 0:
+        return checkpoint(run, *vectors, use_reentrant=False)  # type: ignore[no-any-return]
+    return run(*vectors)
+
+
+class _Blocks(torch.autograd.Function):
+    """Saves out and lse, no block: each is evaluated again in the backward, and handed the gradient of its numbers."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, call: Call, query: Tensor, key: Tensor, value: Tensor, *tensors: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        options = _options(call)
+        out, lse = _nothing(query, value)
+        for block in _blocks(call):
+            if block.columns is None:
+                continue
+            rows = query[:, :, block.rows]
+            part = block_attention(
+                rows, key[:, :, block.columns], value[:, :, block.columns], *_evaluated(call, block), *options
+            )
+            out[:, :, block.rows], lse[:, :, block.rows] = part
+        ctx.save_for_backward(query, key, value, out, lse, *tensors)
+        ctx.call, ctx.options = call, options
+        ctx.set_materialize_grads(False)
+        return out, lse
+
+    @staticmethod
+    def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph: autograd would drop the second derivative in silence
+            raise UnsupportedError("backend 'native' has no second derivative; backend='reference' has")
+        query, key, value, out, lse, *tensors = ctx.saved_tensors
+        grad_out = torch.zeros_like(out) if grad_out is None else grad_out
+        dq, dk, dv = (torch.zeros_like(x) for x in (query, key, value))
+        learned: list[Tensor | None] = [None] * len(tensors)
+        for block in _blocks(ctx.call):
+            if block.columns is None:
+                continue
+            rows, columns = block.rows, block.columns
+            with torch.set_grad_enabled(bool(tensors)):
+                terms = _evaluated(ctx.call, block)
+            wanted = terms.additive is not None and terms.additive.requires_grad
+            part_q, part_k, part_v, dlogits, *_ = block_attention_backward(
+                grad_out[:, :, rows],
+                None if grad_lse is None else grad_lse[:, :, rows],
+                out[:, :, rows],
+                lse[:, :, rows],
+                *(query[:, :, rows], key[:, :, columns], value[:, :, columns]),
+                *_detached(terms),
+                *ctx.options,
+                wanted,
+            )
+            dq[:, :, rows] = part_q
+            _add(dk, columns, part_k)
+            _add(dv, columns, part_v)
+            if wanted:
+                _learn(learned, terms.additive, tensors, dlogits)
+        return (None, dq, dk, dv, *learned)
+
+
+def _detached(terms: _Terms) -> _Terms:
+    return terms if terms.additive is None else terms._replace(additive=terms.additive.detach())
+
+
+def _add(total: Tensor, columns: slice | Tensor, part: Tensor) -> None:
+    if isinstance(columns, slice):
+        total[:, :, columns] += part
+    else:
+        total.index_add_(2, columns, part)
+
+
+def _learn(learned: list[Tensor | None], additive: Tensor | None, tensors: list[Tensor], dlogits: Tensor) -> None:
+    """Add what a block's numbers say of the tensors that they were made of."""
+    assert additive is not None
+    grads = torch.autograd.grad(
+        additive, tensors, dlogits.sum_to_size(additive.shape), allow_unused=True, retain_graph=True
+    )
+    for place, grad in enumerate(grads):
+        before = learned[place]
+        if grad is not None:
+            learned[place] = grad if before is None else before + grad
