@@ -9,8 +9,11 @@ Environment variables, all optional:
     without it.
 ``ATTNOPS_TEST_BACKEND``
     Name one backend to run only it where a test goes over several, for example ``ATTNOPS_TEST_BACKEND=scatter``.
+``ATTNOPS_TEST_LEVEL``
+    Name a vector level of the compiled kernels to run them at, for example ``x86-64-v2``; the widest otherwise.
 ``HYPOTHESIS_PROFILE``
-    ``default`` draws new problems each run; ``ci`` draws the same few each time, and is taken where ``CI`` is set.
+    ``default`` draws new problems each run; ``ci`` draws the same few each time, and is taken where ``CI`` is set;
+    ``few`` draws very few, for slow builds.
 """
 
 from __future__ import annotations
@@ -27,8 +30,12 @@ import hypothesis
 import pytest
 import torch
 
+from attnops.kernels import library
+
 # The problems are small: one thread is the fastest, and the tests do not fight over the cores.
 torch.set_num_threads(1)
+if os.environ.get("ATTNOPS_TEST_LEVEL"):
+    library.use_level(os.environ["ATTNOPS_TEST_LEVEL"])
 
 _SLOW_IS_FINE = [hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.data_too_large]
 hypothesis.settings.register_profile(
@@ -38,14 +45,22 @@ hypothesis.settings.register_profile("explore", deadline=None, max_examples=200,
 hypothesis.settings.register_profile(
     "ci", deadline=None, max_examples=20, derandomize=True, database=None, suppress_health_check=_SLOW_IS_FINE
 )
+hypothesis.settings.register_profile(
+    "few", deadline=None, max_examples=4, derandomize=True, database=None, suppress_health_check=_SLOW_IS_FINE
+)
 _PROFILE = os.environ.get("HYPOTHESIS_PROFILE", "ci" if os.environ.get("CI") else "default")
 hypothesis.settings.load_profile(_PROFILE)
 
 
 def pytest_report_header() -> list[str]:
-    variables = ("ATTNOPS_DATA", "ATTNOPS_CASES", "ATTNOPS_TEST_BACKEND")
+    variables = ("ATTNOPS_DATA", "ATTNOPS_CASES", "ATTNOPS_TEST_BACKEND", "ATTNOPS_LIBRARY")
     named = {name: os.environ.get(name, "not set") for name in variables}
-    return [f"torch {torch.__version__}, hypothesis profile {_PROFILE}", *(f"{k}: {v}" for k, v in named.items())]
+    kernels = library.unavailable() or f"compiled, {library.level()}"
+    return [
+        f"torch {torch.__version__}, hypothesis profile {_PROFILE}",
+        f"kernels: {kernels}",
+        *(f"{k}: {v}" for k, v in named.items()),
+    ]
 
 
 @pytest.fixture(autouse=True)

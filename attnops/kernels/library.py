@@ -96,6 +96,25 @@ def level() -> str:
     return LEVELS[load().attnops_level()]
 
 
+def levels() -> tuple[str, ...]:
+    """The vector levels that this machine has, the widest last; the widest is used unless another is chosen."""
+    before = level()
+    has = tuple(name for place, name in enumerate(LEVELS) if load().attnops_set_level(place) == place)
+    use_level(before)
+    return has
+
+
+def use_level(name: str) -> None:
+    """Take another vector level, for all threads; for tests.
+
+    Raises:
+        ValueError: no level of this machine.
+    """
+    place = LEVELS.index(name) if name in LEVELS else -1
+    if load().attnops_set_level(place) != place:
+        raise ValueError(f"level is {name!r}; it must be one of {', '.join(levels())}")
+
+
 def require_size(name: str, structure: type[ctypes.Structure]) -> None:
     """Raise `OSError` where the library's structure is not the one that Python fills."""
     size = getattr(load(), f"{name}_size")
