@@ -8,20 +8,21 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && { echo "$$p"; break; }; done)
 
-.PHONY: help demo test check lint types walls docs bench clean
+.PHONY: help demo test check lint types walls docs bench sanitize clean
 
 help:
 	@echo "make demo    the tracking example: a simulated camera network, trained and scored; a report in out/demo"
 	@echo "make test    all tests (make test ARGS='-k causal' passes arguments to pytest)"
 	@echo "make check   ruff, mypy, import-linter, and the docs built strictly"
 	@echo "make bench   every benchmark"
+	@echo "make sanitize  the kernels' tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make docs    the documentation, into site/"
 	@echo "make clean   remove .venv and all that these commands wrote"
 
 demo: $(VENV)/.made-demo
 	$(BIN)/python -m examples.mtmc demo --out out/demo
 
-test: $(VENV)/.made-scatter
+test: $(VENV)/.made-scatter $(VENV)/.made-kernels
 	$(BIN)/python -m pytest $(ARGS)
 
 check: lint types walls docs
@@ -40,12 +41,27 @@ docs: $(VENV)/.made-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "documentation: site/index.html"
 
-bench: $(VENV)/.made-scatter
+bench: $(VENV)/.made-scatter $(VENV)/.made-kernels
 	@set -e; for file in benchmarks/[a-z]*.py; do \
 		echo "== $$file"; $(BIN)/python -m "benchmarks.$$(basename "$$file" .py)"; done
 
+# The tests that run the kernels, at every vector level of this machine, on a build of its own.
+SANITIZED := out/sanitized
+SANITIZED_TESTS := tests/test_sorting.py tests/backends tests/laws
+
+sanitize: $(VENV)/.made-dev
+	ATTNOPS_SANITIZE=address,undefined ATTNOPS_REQUIRE_KERNELS=1 $(BIN)/python setup.py -q build_ext --build-lib $(SANITIZED)
+	@set -e; \
+	export ATTNOPS_LIBRARY="$(CURDIR)/$(SANITIZED)/attnops/kernels/libattnops.so" ATTNOPS_TEST_BACKEND=native; \
+	export ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=print_stacktrace=1 HYPOTHESIS_PROFILE=few; \
+	preload="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so.6)"; \
+	for level in $$(LD_PRELOAD="$$preload" $(BIN)/python -c 'from attnops.kernels.library import levels; print(*levels())'); do \
+		echo "== $$level"; \
+		LD_PRELOAD="$$preload" ATTNOPS_TEST_LEVEL=$$level $(BIN)/python -m pytest -q $(SANITIZED_TESTS) $(ARGS); \
+	done
+
 clean:
-	rm -rf $(VENV) out site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info
+	rm -rf $(VENV) out site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info $(LIBRARY)
 
 # --- the environment -------------------------------------------------------------------------------------------------
 
@@ -54,13 +70,23 @@ $(BIN)/pip:
 	@echo "making $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "python -m venv failed (on Debian: apt install python3-venv)"; exit 1; }
 
+LIBRARY := attnops/kernels/libattnops.so
+KERNELS := setup.py $(wildcard attnops/kernels/csrc/*)
+
 # What the demo needs, and no more, so that a newcomer waits less.
-$(VENV)/.made-demo: pyproject.toml constraints.txt | $(BIN)/pip
+$(VENV)/.made-demo: pyproject.toml constraints.txt $(KERNELS) | $(BIN)/pip
 	$(PIP) install -c constraints.txt -e '.[mtmc]'
 	@touch $@
 
 $(VENV)/.made-dev: pyproject.toml constraints.txt | $(BIN)/pip
 	$(PIP) install -c constraints.txt -e '.[dev]'
+	@touch $@ $(VENV)/.made-demo
+
+# An installation has compiled the kernels; here again where their sources are newer.
+$(VENV)/.made-kernels: $(KERNELS) | $(VENV)/.made-dev
+	@if ! command -v "$${CXX:-c++}" >/dev/null; then echo "no C++ compiler: going on without the compiled kernels"; \
+	elif [ ! -e $(LIBRARY) ] || [ -n "$$(find $(KERNELS) -newer $(LIBRARY))" ]; then \
+		echo "compiling the kernels"; ATTNOPS_REQUIRE_KERNELS=1 $(BIN)/python setup.py -q build_ext --inplace; fi
 	@touch $@ $(VENV)/.made-demo
 
 # torch-scatter is compiled against the torch that is installed. A wheel that pip kept from another torch does not
