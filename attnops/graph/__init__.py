@@ -18,4 +18,5 @@ from attnops.graph.node_attention import NodeAttention as NodeAttention
 from attnops.graph.node_attention import NodeBlock as NodeBlock
 from attnops.graph.positional import LaplacianEncoding as LaplacianEncoding
 from attnops.graph.positional import add_encodings as add_encodings
+from attnops.graph.rgat_conv import RGATConv as RGATConv
 from attnops.graph.transformer_conv import TransformerConv as TransformerConv

@@ -35,7 +35,7 @@ class GATConv(AttentionLayer):
         edge_dim: features of an edge; without it they are not read. fill_value: those of a loop: a number, a tensor or
             "mean", "add", "min", "max", "mul" over the edges that enter its node.
         bias: whether to add one. residual: add a linear map of the target's features.
-        **kwargs: `aggr` and `flow` of `MessagePassing`.
+        **kwargs: `flow`, `aggr` and `aggr_kwargs` of `MessagePassing`.
 
     Raises:
         ValueError, TypeError: a bad argument, by name.
@@ -92,6 +92,7 @@ class GATConv(AttentionLayer):
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
+        super().reset_parameters()
         for linear in (self.lin, self.lin_src, self.lin_dst, self.lin_edge, self.res):
             if linear is not None:
                 linear.reset_parameters()

@@ -34,7 +34,7 @@ class GATv2Conv(AttentionLayer):
         edge_dim: features of an edge. fill_value: those of a loop: a number, a tensor or "mean", "add", "min", "max",
             "mul" over the edges that enter its node.
         bias: whether to add one. share_weights: W_r = W_l. residual: add a linear map of the target's features.
-        **kwargs: `aggr` and `flow` of `MessagePassing`.
+        **kwargs: `flow`, `aggr` and `aggr_kwargs` of `MessagePassing`.
 
     Raises:
         ValueError, TypeError: a bad argument, by name.
@@ -86,6 +86,7 @@ class GATv2Conv(AttentionLayer):
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
+        super().reset_parameters()
         for linear in (self.lin_l, self.lin_r, self.lin_edge, self.res):
             if linear is not None:
                 linear.reset_parameters()

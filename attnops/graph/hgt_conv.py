@@ -84,6 +84,7 @@ class HGTConv(AttentionLayer):
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
+        super().reset_parameters()
         for module in (self.kqv_lin, self.out_lin, self.k_rel, self.v_rel):
             module.reset_parameters()
         for parameter in (*self.skip.values(), *self.p_rel.values()):

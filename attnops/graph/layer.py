@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from attnops.graph.adjacency import Adjacency, Flow, is_sparse, with_values
 from attnops.graph.edge_cache import edges_over, with_data
@@ -25,12 +25,25 @@ def require_channels(in_channels: object) -> None:
         raise TypeError(f"in_channels is {in_channels!r}; it must be an integer of -1 or more, or a pair of them")
 
 
+def read_aggregation(aggr: Any, options: dict[str, Any] | None) -> nn.Module:
+    """Torch-geometric's aggregation of that name."""
+    try:
+        from torch_geometric.nn.resolver import aggregation_resolver
+    except ImportError:
+        raise ValueError(
+            f"aggr is {aggr!r}; without torch-geometric installed it must be 'add', 'sum' or 'mean'"
+        ) from None
+    module: nn.Module = aggregation_resolver(aggr, **(options or {}))
+    return module
+
+
 class AttentionLayer(Messages):
     """Attention of the targets of a graph over their sources, between torch-geometric's arguments and results.
 
     Args:
-        options: of torch-geometric's `MessagePassing`: `aggr` ("add", "sum", or "mean", which divides by the number of
-            edges that enter a node) and `flow`.
+        options: of torch-geometric's `MessagePassing`: `flow`; `aggr`, "add" ("sum"), "mean", which divides by the
+            number of edges that enter a node, or, with torch-geometric installed, any that it knows, which then sees
+            the weighted values edge by edge; `aggr_kwargs` of that.
 
     Raises:
         TypeError: an option that is none of these. ValueError: a value that is not supported.
@@ -45,15 +58,20 @@ class AttentionLayer(Messages):
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__()
         options = dict(options)
-        self.aggr: str = options.pop("aggr", "add")
+        aggr, aggr_kwargs = options.pop("aggr", "add"), options.pop("aggr_kwargs", None)
         self.flow: Flow = options.pop("flow", "source_to_target")
         options.pop("decomposed_layers", None)  # how torch-geometric saves memory; it changes no number
         if options:
             raise TypeError(f"{type(self).__name__} has no argument {next(iter(options))!r}")
-        if self.aggr not in ("add", "sum", "mean"):
-            raise ValueError(f"aggr is {self.aggr!r}; it must be 'add', 'sum' or 'mean'")
         if self.flow not in ("source_to_target", "target_to_source"):
             raise ValueError(f"flow is {self.flow!r}; it must be 'source_to_target' or 'target_to_source'")
+        self.aggr: str | list[str] = [str(each) for each in aggr] if isinstance(aggr, tuple | list) else str(aggr)
+        self.aggr_module = None if aggr in ("add", "sum", "mean") else read_aggregation(aggr, aggr_kwargs)
+
+    def reset_parameters(self) -> None:
+        """Draw the parameters of the aggregation anew, where it has any."""
+        if self.aggr_module is not None:
+            self.aggr_module.reset_parameters()  # type: ignore[operator]
 
     # ---------------------------------------------------------------------------------------------- arguments
     def read_pair(self, x: Tensor | Pair) -> tuple[Tensor, Tensor | None, bool]:
@@ -91,13 +109,14 @@ class AttentionLayer(Messages):
         *,
         score: Score | None = None,
         projected: Tensor | None = None,
+        bias: Tensor | None = None,
         kept: Tensor | None = None,
         dropout: float | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """Attention with `[N, H, C]` on both sides: `[num_targets, H, C]`, and the weights `[E, H]` where asked for.
 
-        `projected` are edge data of that name, which the scores of this package read; an edge that is not `kept` is
-        forbidden.
+        `projected` are edge data of that name, which the scores of this package read; `bias` is `[H, E]`; an edge that
+        is not `kept` is forbidden.
         """
         data = {} if projected is None else {"projected": projected}
         if isinstance(edge_index, Edges):
@@ -106,28 +125,47 @@ class AttentionLayer(Messages):
             edges = edges_over(edge_index, query.shape[0], key.shape[0], **data)
         if dropout is None:
             dropout = self.dropout if self.training else 0.0
+        if kept is not None:
+            forbidding = torch.where(kept, 0.0, float("-inf")).to(query.dtype)
+            bias = forbidding if bias is None else bias + forbidding
+        one_by_one = self.watched or self.aggr_module is not None
         result = attend(
             query.transpose(0, 1),
             key.transpose(0, 1),
             value.transpose(0, 1),
             pattern=edges,
-            bias=None if kept is None else torch.where(kept, 0.0, float("-inf")).to(query.dtype),
+            bias=bias,
             score=score,
             dropout=dropout,
-            return_weights=return_weights or self.watched,
+            return_weights=return_weights or one_by_one,
         )
-        if isinstance(result, AttentionOutput):
-            assert result.weights is not None
-            out, weights = result.out.transpose(0, 1), result.weights.t().contiguous()
-            if self.watched:
-                out = self.pass_messages(weights, query, key, value, edges.source, edges.target)
-        else:
-            out, weights = result.transpose(0, 1), None
-        if self.aggr == "mean":
-            used = out.new_ones(edges.num_edges) if kept is None else kept.to(out.dtype)
-            entering = out.new_zeros(query.shape[0]).index_add(0, edges.target, used)
-            out = out / entering.clamp(min=1).view(-1, 1, 1)
-        return out, weights if return_weights else None
+        if not isinstance(result, AttentionOutput):
+            return self.averaged(result.transpose(0, 1), edges, kept), None
+        assert result.weights is not None
+        weights = result.weights.t().contiguous()
+        if not one_by_one:
+            return self.averaged(result.out.transpose(0, 1), edges, kept), weights
+        messages = self.make_messages(weights, query, key, value, edges.source, edges.target)
+        return self.aggregate(messages, edges, kept), weights if return_weights else None
+
+    def aggregate(self, messages: Tensor, edges: Edges, kept: Tensor | None = None) -> Tensor:
+        """Messages `[E, …]` to one row a target."""
+        count, target = edges.num_queries, edges.target.long()
+        if self.aggr_module is None:
+            summed = messages.new_zeros(count, *messages.shape[1:]).index_add(0, target, messages)
+            return self.averaged(summed, edges, kept)
+        if kept is not None:  # at one more node, which is then left out
+            target = torch.where(kept, target, count)
+        rows: Tensor = self.aggr_module(messages, target, dim_size=count + (kept is not None), dim=0)
+        return rows[:count]
+
+    def averaged(self, out: Tensor, edges: Edges, kept: Tensor | None = None) -> Tensor:
+        """The sum over the edges that enter a node, divided by their number where `aggr` is the mean."""
+        if self.aggr != "mean":
+            return out
+        used = out.new_ones(edges.num_edges) if kept is None else kept.to(out.dtype)
+        entering = out.new_zeros(out.shape[0]).index_add(0, edges.target, used)
+        return out / entering.clamp(min=1).view(-1, *[1] * (out.ndim - 1))
 
     def join_heads(self, out: Tensor) -> Tensor:
         """`[N, H, C]` as `[N, H·C]`, or the mean over heads where they are not concatenated."""

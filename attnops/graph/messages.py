@@ -80,10 +80,10 @@ class Messages(nn.Module):
         """Whether messages must be made one by one, to be masked or seen."""
         return bool(self.explain or self._message_forward_hooks or self._message_forward_pre_hooks)
 
-    def pass_messages(
+    def make_messages(
         self, weights: Tensor, query: Tensor, key: Tensor, value: Tensor, source: Tensor, target: Tensor
     ) -> Tensor:
-        """`Σ_j w_ij v_j` with each message made, shown to the hooks and masked: `[Nq, H, C]`.
+        """`w_ij v_j` of every edge, `[E, H, C]`, shown to the hooks and masked.
 
         Args:
             weights: `[E, H]`. query, key, value: `[N, H, C]`. source, target: `[E]`.
@@ -102,7 +102,7 @@ class Messages(nn.Module):
             offered: dict[str, Any] = {"dim_size": query.shape[0], "x_i": query[target], "x_j": key[source]}
             names = inspect.signature(self.explain_message).parameters
             messages = self.explain_message(messages, **{name: offered[name] for name in names if name in offered})
-        return messages.new_zeros(query.shape[0], *messages.shape[1:]).index_add(0, target, messages)
+        return messages
 
 
 class _AlsoMessagePassing(dict[tuple[type, type], type]):

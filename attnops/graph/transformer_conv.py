@@ -32,7 +32,7 @@ class TransformerConv(AttentionLayer):
         beta: gate between the node and its message; needs `root_weight`. dropout: rate on the weights, in training.
         edge_dim: features of an edge, which must then be given. bias: whether the maps of nodes have an offset.
         root_weight: add W_s x_i.
-        **kwargs: `aggr` and `flow` of `MessagePassing`.
+        **kwargs: `flow`, `aggr` and `aggr_kwargs` of `MessagePassing`.
 
     Raises:
         ValueError, TypeError: a bad argument, by name.
@@ -79,6 +79,7 @@ class TransformerConv(AttentionLayer):
 
     def reset_parameters(self) -> None:
         """Draw the parameters anew."""
+        super().reset_parameters()
         maps = (self.lin_key, self.lin_query, self.lin_value, self.lin_edge, self.lin_skip, self.lin_beta)
         for linear in maps:
             if linear is not None:

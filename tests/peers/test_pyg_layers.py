@@ -38,7 +38,7 @@ def problems(draw: Any, name: str) -> dict[str, Any]:
     nodes = (draw(st.integers(1, 6)), draw(st.integers(1, 6)))
     if bipartite and name != "TransformerConv" and options["flow"] == "target_to_source":
         nodes = (nodes[0], nodes[0])  # theirs returns as many rows as there are sources
-    options["aggr"] = draw(st.sampled_from(["add", "sum", "mean"]))
+    options["aggr"] = draw(st.sampled_from(["add", "sum", "mean", "max", "min", "mul", "std"]))
     same = options.get("share_weights", False)
     return {
         "options": options,
