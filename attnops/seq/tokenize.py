@@ -134,6 +134,8 @@ class Tokenizer:
         except Exception as error:  # the library raises bare Exceptions
             raise ValueError(f"{os.fspath(path)} is no tokenizer file: {error}") from error
         backend.encode_special_tokens = True
+        backend.no_padding()  # `batch` pads; nothing is cut short unasked
+        backend.no_truncation()
         return cls(backend)
 
     @staticmethod
@@ -166,7 +168,8 @@ class Tokenizer:
 
     def encode(self, text: str, specials: bool = False) -> list[int]:
         """The ids of a text; with `specials`, what the tokenizer puts around one is there (ours: <bos> and <eos>)."""
-        return list(self.backend.encode(text, add_special_tokens=specials).ids)
+        encoded = self.backend.encode(text, add_special_tokens=specials)
+        return [i for i, real in zip(encoded.ids, encoded.attention_mask, strict=True) if real]
 
     def decode(self, ids: Sequence[int] | Tensor) -> str:
         """The text of ids; special tokens are left out.

@@ -104,6 +104,16 @@ def test_hugging_face_tokenizers_are_ours(tmp_path: Path) -> None:
     assert Tokenizer.load(tmp_path / "again.json").encode(TEXT) == SUBWORDS.encode(TEXT)
 
 
+def test_a_file_that_pads_and_cuts_is_read_as_text(tmp_path: Path) -> None:
+    """Some files on the Hub pad each text to 128 tokens, or cut it there; a text has the tokens that it has."""
+    backend = Tokenizer.subwords(TEXT, vocab_size=300).backend
+    backend.enable_padding(length=64, pad_id=0, pad_token="<pad>")
+    assert Tokenizer.of(backend).encode(TEXT) == Tokenizer.subwords(TEXT, vocab_size=300).encode(TEXT)
+    backend.enable_truncation(5)
+    backend.save(str(tmp_path / "tokenizer.json"))
+    assert Tokenizer.load(tmp_path / "tokenizer.json").encode(TEXT) == Tokenizer.subwords(TEXT, 300).encode(TEXT)
+
+
 def test_berts_word_pieces(tmp_path: Path) -> None:
     transformers = pytest.importorskip("transformers")
     pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "to", "be", "##er", "or"]
