@@ -102,9 +102,9 @@ def draw(runs: dict[str, Run], path: Path) -> None:
 
     figure, axes = pyplot.subplots(2, len(runs), figsize=(4 * len(runs), 6), squeeze=False)
     for (name, run), (above, below) in zip(runs.items(), axes.T, strict=True):
-        above.plot(run.loads.amax(-1) * run.loads.shape[-1])
+        above.plot((run.loads.amax(-1) * run.loads.shape[-1]).numpy())
         above.set(title=name, xlabel="step", ylabel="busiest expert / even share", ylim=(1, run.loads.shape[-1] / 2))
-        picture = below.imshow(run.by_kind[:, -1], vmin=0, cmap="viridis", aspect="auto")
+        picture = below.imshow(run.by_kind[:, -1].numpy(), vmin=0, cmap="viridis", aspect="auto")
         below.set(xlabel="expert of the last layer", yticks=range(len(KINDS)), yticklabels=KINDS)
         figure.colorbar(picture, ax=below, label="share of choices")
     figure.tight_layout()
