@@ -29,6 +29,7 @@ from attnops.scores.dot import DotProduct
 
 ROWS = 256  # queries of a block, at most
 NUMBERS = 1 << 22  # of a block of logits, about
+SCRATCH = 1 << 20  # bytes of the kernel's own, about
 KEPT_RANGES = 32  # ranges of constant patterns that are kept
 _kept: dict[tuple[object, ...], Tensor] = {}
 
@@ -94,7 +95,7 @@ def estimate_blocks(problem: Problem) -> Estimate:
         steps += problem.num_queries * problem.num_keys * tables * (80 if problem.bias_grad else 30)
     vectors = problem.batch * problem.num_queries * problem.heads * problem.dim
     numbers = vectors * (4 if problem.learns else 0) + (0 if known else 4 * NUMBERS)
-    return Estimate(numbers * problem.compute_bytes, steps + 3_000_000)
+    return Estimate(numbers * problem.compute_bytes + SCRATCH, steps + 3_000_000)
 
 
 # --------------------------------------------------------------------------------------- all in one call of the kernel
@@ -264,7 +265,7 @@ class _Block(NamedTuple):
 def _rows(problem: Problem) -> int:
     """Queries of a block, so that what is evaluated stays within `NUMBERS`."""
     a_row = max(1, problem.num_keys * (problem.batch * problem.heads if problem.biased else problem.batch))
-    return max(16, min(ROWS, NUMBERS // a_row))
+    return min(ROWS, max(16, NUMBERS // a_row))
 
 
 def _blocks(call: Call) -> Iterator[_Block]:

@@ -88,7 +88,7 @@ def rank(problem: Problem, backends: Sequence[Backend]) -> tuple[Candidate, ...]
         reason = backend.unavailable()
         refusals = [f"it cannot run here: {reason}"] if reason is not None else backend.refuse(problem)
         estimate = backend.estimate(problem)
-        condition = "if keys and values are finite" if backend.needs_finite and problem.forbids else ""
+        condition = "if keys and values are finite" if problem.forbids and backend.needs_finite(problem) else ""
         candidate = Candidate(backend.name, tuple(refusals), estimate.bytes, estimate.operations, condition)
         # placed by comparisons alone, which a tracer with symbolic sizes can follow
         place = sum(1 for other in ranked if not _before(candidate, other))

@@ -156,7 +156,9 @@ class Backend(Protocol):
     """One way to run the operator. `refuse` and `estimate` are pure; neither reads a tensor."""
 
     name: str
-    needs_finite: bool  # keeps forbidden pairs apart only where keys and values are finite
+
+    def needs_finite(self, problem: Problem) -> bool:
+        """Whether it keeps forbidden pairs apart only where keys and values are finite."""
 
     def unavailable(self) -> str | None:
         """Why this backend cannot run on this machine, in words; None where it can."""

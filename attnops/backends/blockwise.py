@@ -29,7 +29,9 @@ class Blockwise:
     """
 
     name = "blockwise"
-    needs_finite = False
+
+    def needs_finite(self, problem: Problem) -> bool:
+        return False
 
     def unavailable(self) -> str | None:
         return None

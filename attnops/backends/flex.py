@@ -22,7 +22,9 @@ class Flex:
     """FlexAttention, fused under `torch.compile`; called eagerly it holds all logits, as torch does."""
 
     name = "flex"
-    needs_finite = True
+
+    def needs_finite(self, problem: Problem) -> bool:
+        return True
 
     def unavailable(self) -> str | None:
         if importlib.util.find_spec("torch.nn.attention.flex_attention") is None:

@@ -19,7 +19,9 @@ class Native:
     """Each query walks over its edges with the softmax kept up to date, each key over those that leave it."""
 
     name = "native"
-    needs_finite = False
+
+    def needs_finite(self, problem: Problem) -> bool:
+        return problem.num_edges is None
 
     def unavailable(self) -> str | None:
         return library.unavailable()

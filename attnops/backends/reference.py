@@ -11,7 +11,9 @@ class Reference:
     """Logits on the whole grid, one softmax, one sum. An edge list is a grid whose every key column is an edge."""
 
     name = "reference"
-    needs_finite = False
+
+    def needs_finite(self, problem: Problem) -> bool:
+        return False
 
     def unavailable(self) -> str | None:
         return None

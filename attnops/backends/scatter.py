@@ -18,7 +18,9 @@ class Scatter:
     """Edges grouped by target; with the dot product no key and no value is copied to an edge, forward or backward."""
 
     name = "scatter"
-    needs_finite = True
+
+    def needs_finite(self, problem: Problem) -> bool:
+        return True
 
     def unavailable(self) -> str | None:
         return None

@@ -22,7 +22,9 @@ class Sdpa:
     """Torch's fused kernel. Causal and unmasked problems lay out no mask; grouped keys are not copied."""
 
     name = "sdpa"
-    needs_finite = True
+
+    def needs_finite(self, problem: Problem) -> bool:
+        return True
 
     def unavailable(self) -> str | None:
         return None

@@ -28,7 +28,7 @@ def gradcheck(problem: Problem, backend: str, twice: bool = False, **arguments: 
 
 
 @pytest.mark.parametrize("bias", [*BIASES, "tensor"])
-@pytest.mark.parametrize("backend", [name for name in ("reference", "blockwise", "sdpa") if name in BACKENDS])
+@pytest.mark.parametrize("backend", [name for name in ("reference", "blockwise", "sdpa", "native") if name in BACKENDS])
 def test_every_bias(backend: str, bias: str) -> None:
     gradcheck(SMALL.with_(biases=(bias,), pattern="causal"), backend)
 
