@@ -96,9 +96,9 @@ class Attention(nn.Module):
         if context is None:
             context = Context(torch.arange(count, device=x.device))
         query, key, value = self.project(x, context)  # [B, H, N, D], [B, Hkv, N, D]
-        keys = context.keys
+        keys, bias = context.keys, self.prior(context)
         if context.cache is not None:
-            by_position = reads_positions_alone(self.pattern, self.prior(context))
+            by_position = context.cache.has_one_row and reads_positions_alone(self.pattern, bias)
             update = context.cache.update_one_row if by_position else context.cache.update
             key, value, keys = update(self.layer, key, value)  # [B, Hkv, Nk, D]
         pattern = self.pattern
@@ -110,7 +110,7 @@ class Attention(nn.Module):
         out = attend(
             query if keys.query_coords is None else as_one_row(query), key, value,
             pattern=context.allowed(pattern, keys),
-            bias=self.prior(context),
+            bias=bias,
             score=self.score,
             scale=self.scale,
             coords=None if keys.coords is None else (keys.query_coords or context.query_coords, keys.coords),
@@ -222,17 +222,12 @@ class CrossAttention(nn.Module):
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """The first channels of `x [B, N, h, D]` turned by `cos, sin [(B), N, 1, dim/2]`, rounded once."""
-    half = cos.shape[-1]
-    wide = x[..., : 2 * half].to(cos.dtype)
-    if interleaved:
-        first, second = wide[..., 0::2], wide[..., 1::2]
-        turned = torch.stack((first * cos - second * sin, second * cos + first * sin), -1).flatten(-2)
-    else:
-        first, second = wide[..., :half], wide[..., half:]
-        turned = torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
-    turned = turned.to(x.dtype)
-    return turned if 2 * half == x.shape[-1] else torch.cat((turned, x[..., 2 * half :]), -1)
+    """The first channels of `x [B, N, h, D]` turned by `context.waves`, `[(B), N, 1, dim]`, rounded once."""
+    dim = cos.shape[-1]
+    wide = x[..., :dim].to(cos.dtype)
+    partner = wide.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if interleaved else wide.roll(dim // 2, -1)
+    turned = torch.addcmul(wide * cos, partner, sin).to(x.dtype)
+    return turned if dim == x.shape[-1] else torch.cat((turned, x[..., dim:]), -1)
 
 
 def reads_positions_alone(pattern: Pattern | None, bias: Bias | None) -> bool:

@@ -72,6 +72,11 @@ class Cache:
         """Add this step's keys and values `[B, Hkv, N, D]` of a layer; all that it may attend now."""
         raise NotImplementedError
 
+    @property
+    def has_one_row(self) -> bool:
+        """Whether `update_one_row` does anything of its own."""
+        return type(self).update_one_row is not Cache.update_one_row
+
     def update_one_row(self, layer: int, key: Tensor, value: Tensor) -> Held:
         """The same for a layer that reads positions alone: a cache may lay the keys of all rows in one (pages do)."""
         return self.update(layer, key, value)

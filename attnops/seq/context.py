@@ -74,12 +74,15 @@ class Context:
         return self.coords
 
     def waves(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
-        """cos and sin of the new tokens' angles, `[N, 1, dim/2]` or `[B, N, 1, dim/2]`; once for all layers."""
+        """cos and ±sin of the new tokens' angles, `[(B), N, 1, dim]`, once for all layers."""
         for known, waves in self._waves:
             if known is rotary or _same_law(known, rotary):
                 return waves
-        cos, sin = rotary.waves(self.position)
-        waves = (cos.unsqueeze(-2), sin.unsqueeze(-2))
+        cos, sin = (wave.unsqueeze(-2) for wave in rotary.waves(self.position))
+        if rotary.interleaved:
+            waves = torch.stack((cos, cos), -1).flatten(-2), torch.stack((-sin, sin), -1).flatten(-2)
+        else:
+            waves = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
         self._waves.append((rotary, waves))
         return waves
 
@@ -102,7 +105,8 @@ class Context:
 
 
 def _same_law(one: Rotary, other: Rotary) -> bool:
-    return (one.dim, one.base, one.scaling) == (other.dim, other.base, other.scaling)
+    laws = [(rotary.dim, rotary.base, rotary.scaling, rotary.interleaved) for rotary in (one, other)]
+    return laws[0] == laws[1]
 
 
 def read_context(
