@@ -1,6 +1,7 @@
 // How the grid of pairs is cut: tiles of rows by blocks of keys, and what of a block each row may attend.
 #pragma once
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 
@@ -147,7 +148,7 @@ template <typename T>
 void gather(const Rows& from, const Tile& tile, Index width, Index padded, T* __restrict to) {
     for (int row = 0; row < tile.rows(); ++row, to += padded) {
         const T* source = row_of<T>(from, tile.batch, tile.head(row), tile.query(row));
-        std::memcpy(to, source, static_cast<std::size_t>(width) * sizeof(T));
+        std::copy_n(source, width, to);
         for (Index d = width; d < padded; ++d) to[d] = 0;
     }
 }
@@ -156,7 +157,7 @@ void gather(const Rows& from, const Tile& tile, Index width, Index padded, T* __
 template <typename T>
 void gather(const T* from, Index step, const Block& block, Index width, Index padded, T* to) {
     for (int row = 0; row < block.count; ++row, to += padded, from += step) {
-        std::memcpy(to, from, static_cast<std::size_t>(width) * sizeof(T));
+        std::copy_n(from, width, to);
         for (Index d = width; d < padded; ++d) to[d] = 0;
     }
 }
