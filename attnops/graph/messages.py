@@ -68,9 +68,9 @@ class Messages(nn.Module):
         if mask is None:
             raise ValueError("the layer has explain=True, but no edge mask was set")
         mask = mask.sigmoid() if self._apply_sigmoid else mask
-        if mask.shape[0] != inputs.shape[0]:
-            mask = mask if self._loop_mask is None else mask[self._loop_mask]
-            mask = torch.cat([mask, mask.new_ones(dim_size)])
+        loops = self._loop_mask
+        if mask.shape[0] != inputs.shape[0] and (loops is None or loops.shape == mask.shape):
+            mask = torch.cat([mask if loops is None else mask[loops], mask.new_ones(dim_size)])
         if mask.shape[0] != inputs.shape[0]:
             raise ValueError(f"the edge mask is of {mask.shape[0]} edges; the layer has {inputs.shape[0]} messages")
         return inputs * mask.view(-1, *[1] * (inputs.ndim - 1))

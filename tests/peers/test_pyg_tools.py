@@ -1,0 +1,281 @@
+"""The layers under torch-geometric's own tools: containers, loaders, compile, autocast, explainers."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import attnops.graph
+from attnops.graph import GATConv, GATv2Conv, RGATConv, TransformerConv
+
+pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed")
+from torch_geometric.data import Data, HeteroData  # noqa: E402
+from torch_geometric.explain import AttentionExplainer, Explainer, GNNExplainer  # noqa: E402
+from torch_geometric.loader import DataLoader  # noqa: E402
+
+NAMES = ["GATConv", "GATv2Conv", "TransformerConv"]
+USES, MADE = ("user", "uses", "item"), ("item", "made", "user")
+METADATA = (["user", "item"], [USES, MADE])
+
+
+def graph(nodes: int = 7, edges: int = 20, seed: int = 0) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(seed)
+    return torch.randn(nodes, 4), torch.unique(torch.randint(0, nodes, (2, edges)), dim=1)
+
+
+class Net(nn.Module):
+    """Two layers of one kind, of their library or ours."""
+
+    def __init__(self, library: Any, name: str, **options: Any) -> None:
+        super().__init__()
+        self.first = getattr(library, name)(4, 3, heads=2, **options)
+        self.second = getattr(library, name)(6, 2, **options)
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        out: Tensor = self.second(self.first(x, edge_index).relu(), edge_index)
+        return out
+
+
+def both(name: str, **options: Any) -> tuple[Net, Net]:
+    theirs, ours = Net(pyg, name, **options).eval(), Net(attnops.graph, name, **options).eval()
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+# ------------------------------------------------------------------------------------------------ what they are
+@pytest.mark.parametrize("name", [*NAMES, "HGTConv", "RGATConv"])
+def test_found_as_layers_that_pass_messages(name: str) -> None:
+    """Their tools ask `isinstance(layer, MessagePassing)`; ours answer yes, and stay what they are."""
+    made = {"HGTConv": (4, 4, METADATA), "RGATConv": (4, 4, 3)}.get(name, (4, 4))
+    layer = getattr(attnops.graph, name)(*made)
+    assert isinstance(layer, pyg.MessagePassing) and isinstance(layer, getattr(attnops.graph, name))
+    assert not isinstance(layer, pyg.GCNConv) and type(layer).__mro__.count(pyg.MessagePassing) == 0
+    for copied in (copy.deepcopy(layer), pickle.loads(pickle.dumps(layer))):
+        assert type(copied) is type(layer)
+        for name_, value in layer.state_dict().items():
+            assert torch.equal(copied.state_dict()[name_], value)
+    file = io.BytesIO()
+    torch.save(layer, file)
+    file.seek(0)
+    assert repr(torch.load(file, weights_only=False)) == repr(layer)
+
+
+def test_hops_and_embeddings() -> None:
+    from torch_geometric.utils import get_embeddings, get_num_hops
+
+    theirs, ours = both("GATConv")
+    assert get_num_hops(ours) == 2
+    x, edges = graph()
+    torch.testing.assert_close(get_embeddings(ours, x, edges), get_embeddings(theirs, x, edges))
+    assert "GATConv" in pyg.summary(ours, x, edges)
+
+
+# ------------------------------------------------------------------------------------------------ containers
+@pytest.mark.parametrize("name", NAMES)
+def test_to_hetero(name: str) -> None:
+    options = {} if name == "TransformerConv" else {"add_self_loops": False}
+
+    class Model(nn.Module):
+        def __init__(self, library: Any) -> None:
+            super().__init__()
+            self.first = getattr(library, name)((-1, -1), 3, **options)
+            self.second = getattr(library, name)((-1, -1), 2, **options)
+
+        def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+            out: Tensor = self.second(self.first(x, edge_index).relu(), edge_index)
+            return out
+
+    torch.manual_seed(0)
+    x = {"user": torch.randn(5, 4), "item": torch.randn(6, 3)}
+    edges = {USES: torch.randint(0, 5, (2, 9)), MADE: torch.randint(0, 5, (2, 8))}
+    theirs, ours = (pyg.to_hetero(Model(library), METADATA) for library in (pyg, attnops.graph))
+    theirs(x, edges)
+    ours.load_state_dict(theirs.state_dict())
+    torch.testing.assert_close(ours(x, edges), theirs(x, edges))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sequential_with_edge_features(name: str) -> None:
+    x, edges = graph()
+    attr = torch.randn(edges.shape[1], 2)
+    theirs, ours = (
+        pyg.Sequential("x, edge_index, attr", [
+            (getattr(library, name)(4, 4, edge_dim=2), "x, edge_index, attr -> h"),
+            nn.ReLU(),
+            (lambda h, x: h + x, "h, x -> h"),
+        ])
+        for library in (pyg, attnops.graph)
+    )  # fmt: skip
+    ours.load_state_dict(theirs.state_dict())
+    torch.testing.assert_close(ours(x, edges, attr), theirs(x, edges, attr))
+
+
+# ------------------------------------------------------------------------------------------------ loaders
+@pytest.mark.parametrize("name", NAMES)
+def test_batches_of_a_data_loader(name: str) -> None:
+    """Each graph alone, or batched with others, with edge features: the same rows; and training runs."""
+    graphs = []
+    for seed in range(6):
+        x, edges = graph(3 + seed, 12, seed)
+        graphs.append(Data(x=x, edge_index=edges, edge_attr=torch.randn(edges.shape[1], 2), y=torch.tensor([seed % 2])))
+    layer = getattr(attnops.graph, name)(4, 3, heads=2, edge_dim=2)
+    alone = torch.cat([layer(g.x, g.edge_index, g.edge_attr) for g in graphs])
+    batched = [layer(b.x, b.edge_index, b.edge_attr) for b in DataLoader(graphs, batch_size=4)]
+    torch.testing.assert_close(torch.cat(batched), alone)
+    for batch in DataLoader(graphs, batch_size=3, shuffle=True):
+        pooled = pyg.global_mean_pool(layer(batch.x, batch.edge_index, batch.edge_attr), batch.batch)
+        nn.functional.cross_entropy(pooled[:, :2], batch.y).backward()
+
+
+def test_a_neighbor_loader() -> None:
+    """Sampled batches, where torch-geometric can sample; their renumbered edges are edges like any others."""
+    typing = pytest.importorskip("torch_geometric.typing")
+    if not (typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE):
+        pytest.skip("torch-geometric samples neighbours with pyg-lib or torch-sparse, and neither is installed")
+    from torch_geometric.loader import NeighborLoader
+
+    x, edges = graph(30, 200)
+    theirs, ours = both("GATConv")
+    for batch in NeighborLoader(Data(x=x, edge_index=edges), num_neighbors=[5, 5], batch_size=10):
+        torch.testing.assert_close(ours(batch.x, batch.edge_index), theirs(batch.x, batch.edge_index))
+
+
+def test_a_sampled_subgraph() -> None:
+    """What a neighbour sampler gives, taken by `k_hop_subgraph`: the rows of the seeds are those of the whole graph."""
+    from torch_geometric.utils import k_hop_subgraph
+
+    x, edges = graph(30, 60)
+    _, ours = both("GATv2Conv")
+    subset, inner, seeds, _ = k_hop_subgraph(torch.tensor([3, 8]), 2, edges, relabel_nodes=True, num_nodes=30)
+    torch.testing.assert_close(ours(x[subset], inner)[seeds], ours(x, edges)[subset][seeds])
+
+
+def test_hetero_batches() -> None:
+    """`HGTConv` over batches of `HeteroData`, in which types and relations may be missing."""
+    from torch_geometric.loader import DataLoader
+
+    graphs = []
+    for seed in range(4):
+        torch.manual_seed(seed)
+        data = HeteroData()
+        data["user"].x, data["item"].x = torch.randn(4, 3), torch.randn(5, 2)
+        data[USES].edge_index = torch.randint(0, 4, (2, 6))
+        data[MADE].edge_index = torch.randint(0, 4, (2, 0 if seed == 1 else 5))
+        graphs.append(data)
+    layer = attnops.graph.HGTConv({"user": 3, "item": 2}, 4, METADATA, heads=2)
+    alone = [layer(data.x_dict, data.edge_index_dict)["item"] for data in graphs]
+    batched = [layer(b.x_dict, b.edge_index_dict)["item"] for b in DataLoader(graphs, batch_size=2)]
+    torch.testing.assert_close(torch.cat(batched), torch.cat(alone))
+
+
+# ------------------------------------------------------------------------------------------------ compile, autocast
+@pytest.mark.filterwarnings("ignore:'torch_geometric.compile' is deprecated")
+def test_torch_geometric_compile() -> None:
+    """A deprecated name for `torch.compile`, under which each layer is tested elsewhere."""
+    import torch_geometric
+
+    x, edges = graph()
+    theirs, ours = both("GATv2Conv", add_self_loops=False)
+    compiled = torch_geometric.compile(ours, backend="aot_eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, edges), theirs(x, edges))
+
+
+@pytest.mark.parametrize("name", [*NAMES, "RGATConv"])
+def test_autocast(name: str) -> None:
+    """Half-precision maps and a result in bfloat16 as theirs, sums in float32, gradients in float32."""
+    x, edges = graph(40, 400)
+    more = [torch.randint(0, 2, edges[0].shape)] if name == "RGATConv" else []
+    theirs, ours = (getattr(library, name)(4, 8, *([2] if more else []), heads=2) for library in (pyg, attnops.graph))
+    ours.load_state_dict(theirs.state_dict())
+    exact = ours(x, edges, *more)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, expected = ours(x, edges, *more), theirs(x, edges, *more)
+        out.float().square().sum().backward()
+    assert (out.float() - exact).abs().max() <= 2 * (expected.float() - exact).abs().max() + 2e-2
+    assert all(p.grad is None or (p.grad.dtype == torch.float32 and p.grad.isfinite().all()) for p in ours.parameters())
+
+
+# ------------------------------------------------------------------------------------------------ explainers
+def explain(model: nn.Module, algorithm: Any, **options: Any) -> Any:
+    x, edges = graph()
+    explainer = Explainer(
+        model, algorithm, explanation_type="model", edge_mask_type="object",
+        model_config={"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}, **options,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    return explainer(x, edges, index=int(edges[1, 0]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("reduce", ["max", "mean"])
+def test_attention_explainer(name: str, reduce: str) -> None:
+    theirs, ours = both(name)
+    found, expected = explain(ours, AttentionExplainer(reduce)), explain(theirs, AttentionExplainer(reduce))
+    torch.testing.assert_close(found.edge_mask, expected.edge_mask)
+    assert not ours.first._message_forward_hooks
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("loops", [False, True])
+def test_gnn_explainer(name: str, loops: bool) -> None:
+    """The same masks after the same steps; afterwards the layers run as before."""
+    options = {} if name == "TransformerConv" else {"add_self_loops": loops}
+    theirs, ours = both(name, **options)
+    found, expected = (
+        explain(model.double().float(), GNNExplainer(epochs=20), node_mask_type="attributes")
+        for model in (ours, theirs)
+    )
+    torch.testing.assert_close(found.edge_mask, expected.edge_mask, rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(found.node_mask, expected.node_mask, rtol=1e-3, atol=1e-4)
+    x, edges = graph()
+    torch.testing.assert_close(ours(x, edges), theirs(x, edges))
+    assert not ours.first.watched and found.edge_mask.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_edge_mask(name: str) -> None:
+    """Messages are scaled after the softmax, loops that the layer adds are not; the gradient reaches the mask."""
+    from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
+
+    theirs, ours = both(name)
+    x, edges = graph()
+    results = []
+    for model in (theirs, ours):
+        mask = nn.Parameter(torch.linspace(-2, 2, edges.shape[1]))
+        set_masks(model, mask, edges)
+        out = model(x, edges)
+        out.square().sum().backward()
+        results.append((out, mask.grad))
+        clear_masks(model)
+    torch.testing.assert_close(*(tuple(pair) for pair in results), rtol=1e-4, atol=1e-5)
+    set_masks(ours, torch.ones(3), edges)  # of another graph
+    with pytest.raises(ValueError, match=r"the edge mask is of .* edges; the layer has .* messages"):
+        ours(x, edges)
+    clear_masks(ours)
+    ours.first.explain = True
+    with pytest.raises(ValueError, match="the layer has explain=True, but no edge mask was set"):
+        ours(x, edges)
+
+
+def test_message_hooks() -> None:
+    """A hook sees the messages and may give others; with none left, nothing is made one by one."""
+    x, edges = graph()
+    for layer, more in ((GATConv(4, 3), []), (GATv2Conv(4, 3), []), (TransformerConv(4, 3), []),
+                        (RGATConv(4, 3, 2), [torch.zeros_like(edges[0])])):  # fmt: skip
+        expected = layer(x, edges, *more)
+        seen: list[Tensor] = []
+        handle = layer.register_message_forward_hook(lambda m, kw, out, seen=seen: seen.append(out))
+        torch.testing.assert_close(layer(x, edges, *more), expected)
+        assert seen[0].shape[1:] == (1, 3)
+        handle.remove()
+        twice = layer.register_message_forward_hook(lambda m, kw, out: 0 * out)
+        other = layer(x, edges, *more)
+        assert not torch.allclose(other, expected)
+        twice.remove()
+        assert torch.equal(layer(x, edges, *more), expected) and not layer.watched
