@@ -30,6 +30,9 @@ from attnops.seq.hf import register_hf as register_hf
 from attnops.seq.losses import causal_lm_loss as causal_lm_loss
 from attnops.seq.losses import masked_lm_loss as masked_lm_loss
 from attnops.seq.losses import sequence_loss as sequence_loss
+from attnops.seq.low_precision import fp8_attend as fp8_attend
+from attnops.seq.low_precision import random_hadamard as random_hadamard
+from attnops.seq.low_precision import round_to_fp8 as round_to_fp8
 from attnops.seq.masking import mask_tokens as mask_tokens
 from attnops.seq.mla import LatentAttention as LatentAttention
 from attnops.seq.mla import LatentConfig as LatentConfig
