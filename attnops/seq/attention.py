@@ -225,7 +225,10 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """The first channels of `x [B, N, h, D]` turned by `context.waves`, `[(B), N, 1, dim]`, rounded once."""
     dim = cos.shape[-1]
     wide = x[..., :dim].to(cos.dtype)
-    partner = wide.unflatten(-1, (-1, 2)).flip(-1).flatten(-2) if interleaved else wide.roll(dim // 2, -1)
+    if interleaved:
+        partner = wide.reshape(*wide.shape[:-1], -1, 2).flip(-1).reshape(wide.shape)
+    else:
+        partner = wide.roll(dim // 2, -1)
     turned = torch.addcmul(wide * cos, partner, sin).to(x.dtype)
     return turned if dim == x.shape[-1] else torch.cat((turned, x[..., dim:]), -1)
 

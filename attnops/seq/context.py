@@ -12,8 +12,11 @@ from attnops.biases.base import Bias
 from attnops.biases.rotary import Rotary
 from attnops.coords import Coords, is_concrete
 from attnops.patterns.base import Pattern
+from attnops.patterns.blocks import BlockMask, GlobalTokens, Mask
+from attnops.patterns.edges import Edges
 from attnops.patterns.intervals import Causal
 from attnops.patterns.segments import Padding, SameSegment
+from attnops.seq.embeddings import check_ids
 
 if TYPE_CHECKING:
     from attnops.seq.cache import Cache
@@ -91,6 +94,8 @@ class Context:
         for known, where, kept in self._allowed:
             if known is pattern and where is keys:
                 return kept
+        if self.cache is not None and pattern is not None:
+            _require_positions(pattern)
         parts = [pattern, keys.pattern, keys.padding]
         if pattern is CAUSAL and self.position.shape[-1] == 1 and self.cache is not None:
             parts[0] = None  # one new token may see all that is held
@@ -102,6 +107,15 @@ class Context:
                 allowed = part if allowed is None else allowed & part
         self._allowed.append((pattern, keys, allowed))
         return allowed
+
+
+def _require_positions(pattern: Pattern) -> None:
+    for leaf in pattern.leaves:
+        if isinstance(leaf, GlobalTokens | Mask | BlockMask | Edges):
+            raise ValueError(
+                f"pattern {type(leaf).__name__} reads storage rows, and with a cache a token's row is not its place in "
+                "the text; it must be a pattern of positions (FirstTokens for global tokens at the start)"
+            )
 
 
 def _same_law(one: Rotary, other: Rotary) -> bool:
@@ -126,6 +140,7 @@ def read_context(
     Raises:
         ValueError: a mask or segments of another shape, both a cache and segments, a cache of another batch size.
     """
+    check_ids("ids", ids)
     batch, count = ids.shape
     real = read_mask(attention_mask, batch, count, cache.length if cache is not None else 0)
     if segments is not None:

@@ -103,14 +103,14 @@ class Embeddings(nn.Module):
         return self.dropout(x)  # type: ignore[no-any-return]
 
 
-def check_ids(name: str, ids: Tensor, vocab_size: int) -> None:
-    """Raise unless `ids` are integers `[B, N]` in 0 … vocab_size - 1."""
+def check_ids(name: str, ids: Tensor, vocab_size: int | None = None) -> None:
+    """Raise unless `ids` are integers `[B, N]`, and lie in 0 … vocab_size - 1 where that is given."""
     if not isinstance(ids, Tensor) or ids.dtype not in (torch.int32, torch.int64):
         kind = str(ids.dtype) if isinstance(ids, Tensor) else type(ids).__name__
         raise TypeError(f"{name} is {kind}; it must be an integer tensor [B, N]")
     if ids.ndim != 2:
         raise ValueError(f"{name} has shape {list(ids.shape)}; it must be [B, N]")
-    if is_concrete(ids) and ids.numel():
+    if vocab_size is not None and is_concrete(ids) and ids.numel():
         low, high = torch.aminmax(ids)
         if low < 0 or high >= vocab_size:
             worst = int(low) if low < 0 else int(high)

@@ -13,7 +13,7 @@ from attnops.seq.cache import Cache
 from attnops.seq.config import TransformerConfig
 from attnops.seq.context import read_context, read_mask
 from attnops.seq.decoder import Head
-from attnops.seq.embeddings import Embeddings
+from attnops.seq.embeddings import Embeddings, check_ids
 from attnops.seq.encoder import Encoder
 from attnops.seq.initialise import initialise
 from attnops.seq.norms import make_norm
@@ -68,6 +68,8 @@ class EncoderDecoder(nn.Module):
         self, ids: Tensor, decoder_ids: Tensor, attention_mask: Tensor | None = None, cache: Cache | None = None
     ) -> Tensor:
         """What the head reads, `[B, M, dim]`."""
+        check_ids("ids", ids)
+        check_ids("decoder_ids", decoder_ids, self.config.vocab_size)
         if ids.shape[0] != decoder_ids.shape[0]:
             raise ValueError(f"decoder_ids has {decoder_ids.shape[0]} rows; it must have {ids.shape[0]}, as ids")
         real = read_mask(attention_mask, ids.shape[0], ids.shape[1])
