@@ -148,6 +148,8 @@ _open: list[Routings] = []
 def routings() -> Iterator[Routings]:
     """Collect what every mixture of experts does inside of the block: `with routings() as seen: …`.
 
+    The backward belongs after the block: activation checkpointing runs a layer once more in it.
+
     Example:
         >>> import torch
         >>> from attnops.seq.moe import ExpertsConfig, MixtureOfExperts, routings
@@ -244,8 +246,10 @@ class MixtureOfExperts(nn.Module):
         kept = None if real is None else mask.unsqueeze(-1).expand_as(experts)
         if c.capacity_factor is not None and self.training:
             kept = within_capacity(experts, mask, c.capacity_factor, c.count)
-        for seen in _open:
-            seen.append(self._routing(logits, scores, experts, kept, mask))
+        if self.training or _open:  # whoever listens: activation checkpointing must compute the same a second time
+            routing = self._routing(logits, scores, experts, kept, mask)
+            for seen in _open:
+                seen.append(routing)
         out = self._experts(tokens, experts, weights, kept)
         if self.shared is not None:
             shared = self.shared(tokens)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from attnops import Causal, RotaryScaling, SlidingWindow
+from attnops.seq import generate
 from attnops.seq.cache import KVCache
 from attnops.seq.config import TransformerConfig
 from attnops.seq.context import Context
@@ -192,3 +193,12 @@ def test_context_is_optional_and_positions_count() -> None:
     x = rand(1, 5, 32)
     torch.testing.assert_close(layer(x), layer(x, Context(torch.arange(5) + 40)), atol=1e-5, rtol=1e-5)
     assert not torch.allclose(layer(x), layer(x, Context(torch.arange(5) * 3)))
+
+
+def test_it_generates_the_same_with_every_cache() -> None:
+    model, ids = drawn(Decoder(config())), torch.randint(50, (2, 5))
+    mask = torch.tensor([[0, 1, 1, 1, 1], [1] * 5])
+    written = [generate(model, ids, 8, mask, cache=cache) for cache in ("none", "full", "paged")]
+    assert torch.equal(written[0], written[1]) and torch.equal(written[0], written[2])
+    beams = [generate(model, ids, 8, mask, num_beams=3, cache=cache) for cache in ("none", "full", "paged")]
+    assert torch.equal(beams[0], beams[1]) and torch.equal(beams[0], beams[2])

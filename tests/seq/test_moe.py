@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from types import ModuleType
 from typing import Any
 
@@ -11,7 +12,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
+from attnops.seq import Decoder, KVCache, LatentConfig, TransformerConfig, causal_lm_loss, generate
 from attnops.seq.grouped import grouped_linear
 from attnops.seq.moe import ExpertsConfig, MixtureOfExperts, routings
 from attnops.seq.routing import choose_experts, within_capacity
@@ -378,6 +381,75 @@ def test_no_tokens() -> None:
         assert layer(torch.zeros(2, 0, D, dtype=D64)).shape == (2, 0, D)
         layer(rand(1, 3, D), torch.zeros(1, 3, dtype=torch.bool))
     assert torch.isfinite(seen.loss())
+
+
+# ----------------------------------------------------------------------------------------------------------- in a model
+MODELS: list[dict[str, Any]] = [
+    {"experts": ExpertsConfig(4, top_k=2, ff_dim=8, bias=True, activation="clamped_swiglu")},
+    {"experts": [None, ExpertsConfig(4, top_k=1, normalize=False, capacity_factor=1.0, shared=1)]},
+    {"experts": ExpertsConfig(4, top_k=1, score="sigmoid", normalize=False, weigh="input"), "activation": "relu"},
+    {
+        "experts": ExpertsConfig(8, groups=4, keep_groups=2, score="sigmoid", balance_bias=True),
+        "latent": LatentConfig(8),
+    },
+]
+
+
+def decoder(options: dict[str, Any]) -> Decoder:
+    config = TransformerConfig(vocab_size=20, dim=16, layers=2, heads=2, ff_dim=16, **options)
+    model = Decoder(config)
+    for parameter in model.parameters():
+        nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+@pytest.mark.parametrize("options", MODELS)
+@torch.no_grad()
+def test_a_decoder_with_experts_and_a_cache_is_one_pass(options: dict[str, Any]) -> None:
+    model = decoder(options).double().eval()
+    ids = torch.randint(20, (2, 10))
+    mask = torch.tensor([[0, 0, 0] + [1] * 7, [1] * 10])
+    for attention_mask in (None, mask):
+        cache, cuts = KVCache(), [0, 5, 6, 7, 10]
+        steps = [
+            model(ids[:, a:b], None if attention_mask is None else attention_mask[:, :b], cache)
+            for a, b in pairwise(cuts)
+        ]
+        real = (torch.ones_like(ids) if attention_mask is None else attention_mask).bool()
+        whole = model(ids, attention_mask)
+        torch.testing.assert_close(torch.cat(steps, 1)[real], whole[real], atol=1e-6, rtol=1e-6)
+    torch.testing.assert_close(whole[0, 3:], model(ids[:1, 3:])[0], atol=1e-6, rtol=1e-6)  # padding is as not there
+    written = [generate(model, ids, 6, mask, cache=cache) for cache in ("none", "full", "paged")]
+    assert torch.equal(written[0], written[1]) and torch.equal(written[0], written[2])
+
+
+@pytest.mark.parametrize("options", MODELS)
+def test_a_decoder_with_experts_learns(options: dict[str, Any]) -> None:
+    model, ids = decoder(options), torch.randint(20, (4, 10))
+    optimizer, losses = torch.optim.Adam(model.parameters(), lr=1e-2), []
+    for _ in range(40):
+        with routings() as seen:
+            logits = model(ids)
+        loss = causal_lm_loss(logits, ids)
+        optimizer.zero_grad()
+        (loss + seen.loss()).backward()
+        optimizer.step()
+        seen.balance_biases()
+        losses.append(loss.item())
+    assert losses[-1] < 0.5 * losses[0]
+    assert len(seen) == sum(isinstance(block.feedforward, MixtureOfExperts) for block in model.blocks)
+
+
+def test_checkpointing_changes_no_gradient() -> None:
+    layer, x = experts(capacity_factor=1.0, bias=True), rand(2, 9, D).requires_grad_()
+
+    def grads(run: Callable[[Tensor], Tensor]) -> list[Tensor]:
+        with routings() as seen:
+            out = run(x)
+        return list(torch.autograd.grad(out.square().sum() + seen.loss(), [x, *layer.parameters()]))
+
+    plain, kept = grads(layer), grads(lambda x: checkpoint(layer, x, use_reentrant=False))
+    assert all(torch.equal(a, b) for a, b in zip(plain, kept, strict=True))
 
 
 @pytest.mark.parametrize(
