@@ -252,9 +252,9 @@ def _read_torch_names(layer: nn.Module, state: dict[str, Any], prefix: str, *_: 
             raise ValueError(
                 f"{prefix}{name}: a learned key or value that every query sees (add_bias_kv) has no counterpart"
             )
-    parts = [state.pop(f"{prefix}{letter}_proj_weight", None) for letter in "qkv"]
-    if all(part is not None for part in parts):
-        state[prefix + "in_proj_weight"] = torch.cat(parts)
+    apart = [state.pop(f"{prefix}{letter}_proj_weight", None) for letter in "qkv"]  # where key and value are narrower
+    if isinstance(layer, CrossAttention) and all(part is not None for part in apart):
+        state[prefix + "query.weight"], state[prefix + "key_value.weight"] = apart[0], torch.cat(apart[1:])
     for kind in ("weight", "bias"):
         joined = state.pop(f"{prefix}in_proj_{kind}", None)
         if joined is not None and isinstance(layer, CrossAttention):

@@ -96,11 +96,20 @@ class Embeddings(nn.Module):
             x = x * self.scale
         if self.position is not None:
             x = x + self.position(position).to(x.dtype)
+        if types is not None:
+            self._check_types(types, ids)
         if self.token_type is not None:
             x = x + (self.token_type.weight[0] if types is None else self.token_type(types))
         if self.norm is not None:
             x = self.norm(x)
         return self.dropout(x)  # type: ignore[no-any-return]
+
+    def _check_types(self, types: Tensor, ids: Tensor) -> None:
+        if self.token_type is None:
+            raise ValueError("types is given, but the config has no token_types")
+        check_ids("types", types, self.token_type.num_embeddings)
+        if types.shape != ids.shape:
+            raise ValueError(f"types has shape {list(types.shape)}; it must be {list(ids.shape)}, as ids")
 
 
 def check_ids(name: str, ids: Tensor, vocab_size: int | None = None) -> None:
