@@ -67,9 +67,12 @@ class Linear(nn.Module):
             self.reset_parameters()
 
     def forward(self, x: Tensor) -> Tensor:
-        """`[…, in_channels]` to `[…, out_channels]`."""
+        """`[…, in_channels]` to `[…, out_channels]`; `[N, in_channels]` may be sparse COO or CSR."""
         self.materialize(x.shape[-1])
-        return F.linear(x, self.weight, self.bias)
+        if x.layout == torch.strided:
+            return F.linear(x, self.weight, self.bias)
+        mapped: Tensor = torch.sparse.mm(x, self.weight.t())
+        return mapped if self.bias is None else mapped + self.bias
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         if isinstance(self.weight, UninitializedParameter):  # it cannot be detached

@@ -159,6 +159,20 @@ def test_gradients_by_differences(layer: Any) -> None:
     assert torch.autograd.gradcheck(run, inputs)
 
 
+@pytest.mark.filterwarnings("ignore:Sparse (CSR|invariant)")
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("layout", [torch.sparse_coo, torch.sparse_csr])
+def test_sparse_features(layer: Any, layout: torch.layout) -> None:
+    """Words of a document: mostly zeros, given as a sparse matrix, forward and backward as if they were dense."""
+    x, edges, _ = graph()
+    x = torch.where(x > 0.5, x, 0)
+    conv = make(layer)
+    outs = [conv(features, edges) for features in (x.to_sparse(layout=layout), x)]
+    torch.testing.assert_close(outs[0], outs[1])
+    grads = [torch.autograd.grad(out.square().sum(), list(conv.parameters())) for out in outs]
+    torch.testing.assert_close(grads[0], grads[1])
+
+
 # ------------------------------------------------------------------------------------------------ precision
 @pytest.mark.parametrize("layer", LAYERS)
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
