@@ -57,7 +57,7 @@ sanitize: $(VENV)/.made-dev
 	preload="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so.6)"; \
 	for level in $$(LD_PRELOAD="$$preload" $(BIN)/python -c 'from attnops.kernels.library import levels; print(*levels())'); do \
 		echo "== $$level"; \
-		LD_PRELOAD="$$preload" ATTNOPS_TEST_LEVEL=$$level $(BIN)/python -m pytest -q $(SANITIZED_TESTS) $(ARGS); \
+		LD_PRELOAD="$$preload" ATTNOPS_TEST_LEVEL=$$level $(BIN)/python -m pytest -q --capture=sys $(SANITIZED_TESTS) $(ARGS); \
 	done
 
 clean:
