@@ -45,9 +45,10 @@ bench: $(VENV)/.made-scatter $(VENV)/.made-kernels
 	@set -e; for file in benchmarks/[a-z]*.py; do \
 		echo "== $$file"; $(BIN)/python -m "benchmarks.$$(basename "$$file" .py)"; done
 
-# The tests that run the kernels, at every vector level of this machine, on a build of its own.
+# The tests that run the kernels on a build of its own: those of numbers at every vector level of this machine.
 SANITIZED := out/sanitized
-SANITIZED_TESTS := tests/test_sorting.py tests/backends tests/laws
+OF_NUMBERS := $(addprefix tests/laws/test_,graphs.py sequences.py forbidden.py derivatives.py)
+OF_THE_REST := tests/test_sorting.py tests/backends tests/laws $(addprefix --ignore=,$(OF_NUMBERS))
 
 sanitize: $(VENV)/.made-dev
 	ATTNOPS_SANITIZE=address,undefined ATTNOPS_REQUIRE_KERNELS=1 $(BIN)/python setup.py -q build_ext --build-lib $(SANITIZED)
@@ -57,8 +58,9 @@ sanitize: $(VENV)/.made-dev
 	preload="$$($${CXX:-c++} -print-file-name=libasan.so) $$($${CXX:-c++} -print-file-name=libstdc++.so.6)"; \
 	for level in $$(LD_PRELOAD="$$preload" $(BIN)/python -c 'from attnops.kernels.library import levels; print(*levels())'); do \
 		echo "== $$level"; \
-		LD_PRELOAD="$$preload" ATTNOPS_TEST_LEVEL=$$level $(BIN)/python -m pytest -q --capture=sys $(SANITIZED_TESTS) $(ARGS); \
-	done
+		LD_PRELOAD="$$preload" ATTNOPS_TEST_LEVEL=$$level $(BIN)/python -m pytest -q --capture=sys $(OF_NUMBERS) $(ARGS); \
+	done; \
+	LD_PRELOAD="$$preload" $(BIN)/python -m pytest -q --capture=sys $(OF_THE_REST) $(ARGS)
 
 clean:
 	rm -rf $(VENV) out site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info $(LIBRARY)
