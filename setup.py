@@ -28,7 +28,7 @@ from setuptools.command.build_ext import build_ext
 SOURCES = Path("attnops/kernels/csrc")
 LIBRARY = "attnops.kernels.libattnops"
 FLAGS = ["-std=c++17", "-O3", "-fPIC", "-fvisibility=default", "-fno-math-errno", "-fno-trapping-math"]
-FLAGS += ["-ffp-contract=fast", "-pthread", "-Wall", "-Wextra", "-Wno-psabi"]
+FLAGS += ["-ffp-contract=fast", "-fno-tree-loop-distribute-patterns", "-pthread", "-Wall", "-Wextra", "-Wno-psabi"]
 # level: (compiler flags, bytes of a vector)
 X86_LEVELS = {
     "v2": (["-march=x86-64-v2"], 16),

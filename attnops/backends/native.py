@@ -34,6 +34,8 @@ class Native:
             return reasons + refuse_blocks(problem)
         if not problem.fused_score:
             reasons.append(f"its kernels know the dot product and the additive scores, not {problem.score}")
+        elif problem.vmapped and problem.score not in ("dot", "softcap"):
+            reasons.append("under vmap the parameters of a score may have a batch axis, which its kernels do not read")
         if problem.differentiated:
             reasons.append(
                 "torch.func's derivatives do not pass through its kernels; differentiate by backward instead"

@@ -67,7 +67,9 @@ class RelativeBias(Bias):
         """
 
         def bucket(distance: int) -> int:
-            share = torch.log(torch.tensor([float(distance)]) / self.exact) / math.log(self.max_distance / self.exact)
+            share = torch.log(torch.tensor([float(distance)], device="cpu") / self.exact) / math.log(
+                self.max_distance / self.exact
+            )
             return self.exact + int((share * (self.side - self.exact)).to(torch.long))
 
         distances = range(self.exact, self.max_distance)

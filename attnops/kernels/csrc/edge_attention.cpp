@@ -15,7 +15,7 @@ namespace {
 std::int64_t later(std::int64_t left, std::int64_t right) { return left > right ? left : right; }
 std::int64_t earlier(std::int64_t left, std::int64_t right) { return left < right ? left : right; }
 
-constexpr int BLOCK = 64;  // edges whose logits are held at once
+constexpr int BLOCK = 64;           // edges whose logits are held at once
 
 template <typename T>
 struct Table {
@@ -38,6 +38,45 @@ struct Scratch {
     Scratch(const Scratch&) = delete;
     Scratch& operator=(const Scratch&) = delete;
 };
+
+// Over the numbers of one head, or of all: whole vectors, then what is left.
+
+template <typename T>
+T largest_of(const T* s, int count, T start) {
+    constexpr int N = WIDTH<T>;
+    int e = 0;
+    if (count >= N) {
+        auto tops = spread<N>(start);
+        for (; e + N <= count; e += N) {
+            auto numbers = load<N>(s + e);
+            tops = numbers > tops ? numbers : tops;
+        }
+        start = largest<N, T>(tops);
+    }
+    for (; e < count; ++e) start = s[e] > start ? s[e] : start;
+    return start;
+}
+
+template <typename T>
+T sum_of(const T* s, int count) {
+    constexpr int N = WIDTH<T>;
+    int e = 0;
+    T total = 0;
+    if (count >= N) {
+        Vector<T, N> totals{};
+        for (; e + N <= count; e += N) totals += load<N>(s + e);
+        total = sum<N, T>(totals);
+    }
+    for (; e < count; ++e) total += s[e];
+    return total;
+}
+
+// exp of each, in place; writes up to whole vectors.
+template <typename T>
+void exponentiate(T* s, std::int64_t count) {
+    constexpr int N = WIDTH<T>;
+    for (std::int64_t e = 0; e < count; e += N) store<N>(s + e, exponential<N>(load<N>(s + e)));
+}
 
 // 0, or 1 / (1 − rate): drawn from the seed and the place of a pair alone.
 template <typename T>
@@ -83,23 +122,26 @@ public:
         Pieces pieces(call.pointer, call.queries, call.piece);
         const std::int64_t width = call.value_dim + 2;  // of a part: the sum, its largest logit, its denominator
         Scratch<T> parts(call.batches * pieces.parts() * heads * width);
-        Scratch<T> state(call.batches * pieces.count() * heads * 2);
-        if (!parts.data || !state.data) return 1;
+        if (!parts.data) return 1;
+        int failed = 0;
         parallel(call.batches * pieces.count(), call.threads, [&](std::int64_t task) {
             const std::int64_t b = task / pieces.count();
             const Piece& piece = pieces[task % pieces.count()];
-            T *top = state.data + task * heads * 2, *total = top + heads;
+            Scratch<T> state(heads * (BLOCK + 2) + N);
+            if (!state.data) return __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
+            T *logits = state.data, *top = logits + heads * BLOCK + N, *total = top + heads;
             if (piece.part >= 0) {
                 T* part = parts.data + (b * pieces.parts() + piece.part) * heads * width;
                 attend(b, piece.first_row, piece.first_edge, piece.last_edge, part, call.value_dim, part + heads * call.value_dim,
-                       part + heads * (call.value_dim + 1));
+                       part + heads * (call.value_dim + 1), logits);
                 return;
             }
             for (std::int64_t i = piece.first_row; i < piece.last_row; ++i) {
-                attend(b, i, call.pointer[i], call.pointer[i + 1], out.at(b, 0, i), out.head, top, total);
+                attend(b, i, call.pointer[i], call.pointer[i + 1], out.at(b, 0, i), out.head, top, total, logits);
                 finish(b, i, top, total);
             }
         });
+        if (failed) return 1;
         parallel(call.batches * pieces.hub_count(), call.threads, [&](std::int64_t task) {
             const std::int64_t b = task / pieces.hub_count();
             const Hub& hub = pieces.hub(task % pieces.hub_count());
@@ -122,21 +164,27 @@ public:
             Scratch<T> parts(call.batches * pieces.parts() * of_query);
             Scratch<T> of_a(grad_a ? call.batches * pieces.count() * of_query : 0);
             if (!parts.data || !of_a.data) return 1;
+            int failed = 0;
             parallel(call.batches * pieces.count(), call.threads, [&](std::int64_t task) {
                 const std::int64_t b = task / pieces.count();
                 const Piece& piece = pieces[task % pieces.count()];
                 T* sum_a = grad_a ? of_a.data + task * of_query : nullptr;
+                Scratch<T> gradients(heads * BLOCK * 2 + 2 * N);
+                if (!gradients.data) return __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
                 if (piece.part >= 0) {
                     T* part = parts.data + (b * pieces.parts() + piece.part) * of_query;
-                    differentiate(b, piece.first_row, piece.first_edge, piece.last_edge, part, call.dim, sum_a);
+                    differentiate(b, piece.first_row, piece.first_edge, piece.last_edge, part, call.dim, sum_a,
+                                  gradients.data);
                     return;
                 }
                 for (std::int64_t i = piece.first_row; i < piece.last_row; ++i) {
                     T* row = grad_query.at(b, 0, i);
                     clear(row, grad_query.head, heads, call.dim);
-                    differentiate(b, i, call.pointer[i], call.pointer[i + 1], row, grad_query.head, sum_a);
+                    differentiate(b, i, call.pointer[i], call.pointer[i + 1], row, grad_query.head, sum_a,
+                                  gradients.data);
                 }
             });
+            if (failed) return 1;
             for (std::int64_t b = 0; b < call.batches; ++b)
                 for (std::int64_t h = 0; h < pieces.hub_count(); ++h) {
                     const Hub& hub = pieces.hub(h);
@@ -202,12 +250,24 @@ private:
         }
     }
 
+    // Where the key and the value of a query's head lie beyond those of head 0.
+    std::int64_t key_offset(std::int64_t h) const { return (group == 1 ? h : h / group) * key.head; }
+    std::int64_t value_offset(std::int64_t h) const { return (value_group == 1 ? h : h / value_group) * value.head; }
+
+    // Asks for the rows at the ends of `count` edges from `first` on, before they are reached.
+    void fetch(const Table<T>& rows, const std::int64_t* ends, std::int64_t first, int count, std::int64_t b,
+               std::int64_t offset, std::int64_t dim) const {
+        if (first + count > edges) return;
+        const T* row = rows.at(b, 0, 0) + offset;
+        for (int e = 0; e < count; ++e) prefetch(row + ends[first + e] * rows.row, dim);
+    }
+
     std::int64_t pair(std::int64_t b, std::int64_t h, std::int64_t place) const { return (b * heads + h) * edges + place; }
 
     // The scores of a block, softcapped, before the bias.
     void score(std::int64_t b, std::int64_t h, std::int64_t i, const Block& block, T* s) const {
         const T* q = query.at(b, h, i);
-        const std::int64_t offset = h / group * key.head;
+        const std::int64_t offset = key_offset(h);
         if (call.score != 0) {
             additive.dots(a + h * call.dim, slope, q, block.keys, offset, term ? block.terms : nullptr, h * term.head,
                           block.count, static_cast<int>(call.dim), s);
@@ -226,9 +286,8 @@ private:
         for (int e = 0; e < block.count; ++e, at += bias.row) s[e] = *at == -INFINITE<T> ? *at : s[e] + *at;
     }
 
-    // s beyond count, up to whole vectors, gives no weight.
-    static void pad(T* s, int count) {
-        for (int e = count; e % N != 0; ++e) s[e] = -INFINITE<T>;
+    static void copy(T* to, const T* from, int count) {
+        for (int e = 0; e < count; ++e) to[e] = from[e];
     }
 
     // total += Σ coefficients[e] · row_e, without the rows whose coefficient is 0: they may hold garbage.
@@ -262,54 +321,52 @@ private:
     }
 
     // ------------------------------------------------------------------------------------------------- forward
-    // Σ exp(logit − top) v over some edges of query i, its largest logit and its denominator, for each head.
+    // Σ exp(logit − top) v over some edges of query i, its largest logit and its denominator, for each head. All heads
+    // go through a block together, step by step: the loads of one do not wait for the softmax of another. Those of head
+    // h lie at s + h · count.
     void attend(std::int64_t b, std::int64_t i, std::int64_t first, std::int64_t last, T* sums, std::int64_t step,
-                T* top, T* total) const {
+                T* top, T* total, T* s) const {
         clear(sums, step, heads, call.value_dim);
         for (std::int64_t h = 0; h < heads; ++h) top[h] = -INFINITE<T>, total[h] = 0;
         Block block;
-        alignas(64) T s[BLOCK + N];
         for (; first < last; first += BLOCK) {
             point(block, b, first, last);
+            const int count = block.count;
             for (std::int64_t h = 0; h < heads; ++h) {
-                score(b, h, i, block, s);
-                if (scores) std::memcpy(scores + pair(b, h, first), s, block.count * sizeof(T));
-                add_bias(b, h, block, s);
-                pad(s, block.count);
-                accumulate(b, h, block, s, sums + h * step, top[h], total[h]);
+                fetch(value, call.source, first, count, b, value_offset(h), call.value_dim);
+                score(b, h, i, block, s + h * count);
+            }
+            for (std::int64_t h = 0; h < heads; ++h) {
+                if (scores) copy(scores + pair(b, h, first), s + h * count, count);
+                add_bias(b, h, block, s + h * count);
+                lower(s + h * count, count, sums + h * step, top[h], total[h]);
+            }
+            exponentiate(s, heads * count);
+            for (std::int64_t h = 0; h < heads; ++h) {
+                fetch(key, call.source, first + count, count, b, key_offset(h), call.dim);
+                total[h] += sum_of(s + h * count, count);
+                if (call.dropout > 0) drop(pair(b, h, first), count, s + h * count);
+                add_used(by_value_dim, sums + h * step, s + h * count, block.values, value_offset(h), count,
+                         call.value_dim);
             }
         }
     }
 
-    void accumulate(std::int64_t b, std::int64_t h, const Block& block, T* s, T* sums, T& top, T& total) const {
-        V tops = spread<N>(top), bad{};
-        for (int e = 0; e < block.count; e += N) {
-            V logits = load<N>(s + e);
-            tops = logits > tops ? logits : tops;
-            bad += logits == logits ? V{} : spread<N>(T(1));
-        }
-        T higher = largest<N, T>(tops);
-        if (higher == -INFINITE<T>) {
-            if (sum<N, T>(bad) == 0) return;  // all forbidden
-            higher = 0;                       // NaN logits give NaN
-        }
-        if (top != higher) {
+    // Logits to logit − top; what was summed before is brought to the new top.
+    void lower(T* s, int count, T* sums, T& top, T& total) const {
+        T higher = largest_of(s, count, top);
+        if (higher == -INFINITE<T>) higher = 0;  // all forbidden, or NaN
+        if (total != 0 && top != higher) {
             const T shrink = exponential<N>(spread<N>(top - higher))[0];
             total *= shrink;
             for (std::int64_t d = 0; d < call.value_dim; ++d) sums[d] *= shrink;
-            top = higher;
         }
-        V totals{};
-        for (int e = 0; e < block.count; e += N) {
-            V exponentials = exponential<N>(load<N>(s + e) - higher);
-            totals += exponentials;
-            store<N>(s + e, exponentials);
-        }
-        total += sum<N, T>(totals);
-        if (call.dropout > 0)
-            for (int e = 0; e < block.count; ++e)
-                s[e] *= kept<T>(seed, static_cast<std::uint64_t>(pair(b, h, block.first + e)), call.dropout);
-        add_used(by_value_dim, sums, s, block.values, h / value_group * value.head, block.count, call.value_dim);
+        top = higher;
+        for (int e = 0; e < count; ++e) s[e] -= higher;
+    }
+
+    __attribute__((noinline)) void drop(std::int64_t at, int count, T* factors) const {
+        for (int e = 0; e < count; ++e) factors[e] *= kept<T>(seed, static_cast<std::uint64_t>(at + e), call.dropout);
     }
 
     // Sums to averages, in place; no allowed edge gives zeros and lse −inf.
@@ -319,7 +376,7 @@ private:
             const T share = total[h] == 0 ? T(0) : 1 / total[h];
             for (std::int64_t d = 0; d < call.value_dim; ++d) row[d] *= share;
             lse[(b * heads + h) * call.queries + i] =
-                total[h] == 0 ? -INFINITE<T> : top[h] + static_cast<T>(__builtin_log(total[h]));
+                total[h] == 0 ? -INFINITE<T> : top[h] + logarithm(total[h]);
         }
     }
 
@@ -343,36 +400,33 @@ private:
             const T share = total == 0 ? T(0) : 1 / total;
             for (std::int64_t d = 0; d < dim; ++d) row[d] *= share;
             lse[(b * heads + h) * call.queries + hub.row] =
-                total == 0 ? -INFINITE<T> : top + static_cast<T>(__builtin_log(total));
+                total == 0 ? -INFINITE<T> : top + logarithm(total);
         }
     }
 
-    // From scores to softmax weights, in place.
-    void softmax(std::int64_t b, std::int64_t h, std::int64_t i, const Block& block, T* s) const {
+    // From scores to log weights, in place; a query without an allowed edge has none.
+    void normalise(std::int64_t b, std::int64_t h, std::int64_t i, const Block& block, T* s) const {
         const T denominator = lse[(b * heads + h) * call.queries + i];
         add_bias(b, h, block, s);
-        pad(s, block.count);
-        for (int e = 0; e < block.count; e += N) {
-            V logits = load<N>(s + e);
-            V share = denominator == -INFINITE<T> ? V{} : exponential<N>(logits - denominator);
-            store<N>(s + e, logits == -INFINITE<T> ? V{} : share);
-        }
+        if (denominator == -INFINITE<T>)
+            for (int e = 0; e < block.count; ++e) s[e] = -INFINITE<T>;
+        else
+            for (int e = 0; e < block.count; ++e) s[e] -= denominator;
     }
 
     void weigh(std::int64_t b, std::int64_t i, std::int64_t first, std::int64_t last) const {
         Block block;
-        alignas(64) T s[BLOCK + N];
+        T s[BLOCK + N];
         for (; first < last; first += BLOCK) {
             block.first = first;
             block.count = static_cast<int>(last - first < BLOCK ? last - first : BLOCK);
             for (std::int64_t h = 0; h < heads; ++h) {
                 const std::int64_t at = pair(b, h, first);
-                std::memcpy(s, scores + at, block.count * sizeof(T));
-                softmax(b, h, i, block, s);
-                if (call.dropout > 0)
-                    for (int e = 0; e < block.count; ++e)
-                        s[e] *= kept<T>(seed, static_cast<std::uint64_t>(at + e), call.dropout);
-                std::memcpy(weights + at, s, block.count * sizeof(T));
+                copy(s, scores + at, block.count);
+                normalise(b, h, i, block, s);
+                exponentiate(s, block.count);
+                if (call.dropout > 0) drop(at, block.count, s);
+                copy(weights + at, s, block.count);
             }
         }
     }
@@ -381,46 +435,59 @@ private:
     // With p the weight and g the logit's gradient of a pair, g = p (k·grad − delta) where k is what dropout kept:
     // adds to the query's gradient, and leaves (k p, g) at each pair for `gather`.
     void differentiate(std::int64_t b, std::int64_t i, std::int64_t first, std::int64_t last, T* of_query,
-                       std::int64_t step, T* of_a) const {
+                       std::int64_t step, T* of_a, T* p) const {
         Block block;
-        alignas(64) T p[BLOCK + N], g[BLOCK + N], keep[BLOCK + N];
+        T* g = p + heads * BLOCK + N;
         for (; first < last; first += BLOCK) {
             point(block, b, first, last);
+            const int count = block.count;
             for (std::int64_t h = 0; h < heads; ++h) {
-                const std::int64_t at = pair(b, h, first);
-                std::memcpy(p, scores + at, block.count * sizeof(T));
-                softmax(b, h, i, block, p);
-                by_value_dim.dots(grad_out.at(b, h, i), block.values, h / value_group * value.head, block.count,
-                                  static_cast<int>(call.value_dim), g);
-                if (grad_weights)
-                    for (int e = 0; e < block.count; ++e) g[e] += grad_weights[at + e];
-                if (call.dropout > 0)
-                    for (int e = 0; e < block.count; ++e) {
-                        keep[e] = kept<T>(seed, static_cast<std::uint64_t>(at + e), call.dropout);
-                        g[e] *= keep[e];
-                    }
-                const T mean = average(b, h, i);
-                for (int e = 0; e < block.count; ++e) g[e] = p[e] == 0 ? T(0) : p[e] * (g[e] - mean);
-                if (grad_bias) std::memcpy(grad_bias + at, g, block.count * sizeof(T));
-                if (call.dropout > 0)
-                    for (int e = 0; e < block.count; ++e) p[e] *= keep[e];
-                if (call.score == 0) through_dot(at, block.count, g);
-                T* share = shares + ((b * edges + first) * heads + h) * 2;
-                for (int e = 0; e < block.count; ++e, share += 2 * heads) share[0] = p[e], share[1] = g[e];
+                fetch(key, call.source, first, count, b, key_offset(h), call.dim);
+                by_value_dim.dots(grad_out.at(b, h, i), block.values, value_offset(h), count,
+                                  static_cast<int>(call.value_dim), g + h * count);
+                copy(p + h * count, scores + pair(b, h, first), count);
+                normalise(b, h, i, block, p + h * count);
+            }
+            exponentiate(p, heads * count);
+            for (std::int64_t h = 0; h < heads; ++h) share_out(b, h, i, block, p + h * count, g + h * count);
+            for (std::int64_t h = 0; h < heads; ++h) {
+                fetch(value, call.source, first + count, count, b, value_offset(h), call.value_dim);
                 if (call.score == 0)
-                    add_used(by_dim, of_query + h * step, g, block.keys, h / group * key.head, block.count, call.dim);
+                    add_used(by_dim, of_query + h * step, g + h * count, block.keys, key_offset(h), count, call.dim);
                 else
-                    differentiate_additive(b, h, i, block, g, of_query + h * step, of_a ? of_a + h * call.dim : nullptr);
+                    differentiate_additive(b, h, i, block, g + h * count, of_query + h * step,
+                                           of_a ? of_a + h * call.dim : nullptr);
             }
         }
+    }
+
+    // From weights and their gradients to what dropout kept of them and the gradients of scores, in place and in
+    // `shares`.
+    void share_out(std::int64_t b, std::int64_t h, std::int64_t i, const Block& block, T* p, T* g) const {
+        const std::int64_t at = pair(b, h, block.first);
+        if (grad_weights)
+            for (int e = 0; e < block.count; ++e) g[e] += grad_weights[at + e];
+        T keep[BLOCK];
+        if (call.dropout > 0) {
+            for (int e = 0; e < block.count; ++e) keep[e] = 1;
+            drop(at, block.count, keep);
+            for (int e = 0; e < block.count; ++e) g[e] *= keep[e];
+        }
+        const T mean = average(b, h, i);
+        for (int e = 0; e < block.count; ++e) g[e] = p[e] == 0 ? T(0) : p[e] * (g[e] - mean);
+        if (grad_bias) copy(grad_bias + at, g, block.count);
+        if (call.dropout > 0)
+            for (int e = 0; e < block.count; ++e) p[e] *= keep[e];
+        if (call.score == 0) through_dot(at, block.count, g);
+        T* share = shares + ((b * edges + block.first) * heads + h) * 2;
+        for (int e = 0; e < block.count; ++e, share += 2 * heads) share[0] = p[e], share[1] = g[e];
     }
 
     // Σ_e weight_e · (its gradient): what the softmax takes off every logit's gradient.
     T average(std::int64_t b, std::int64_t h, std::int64_t i) const {
         const T *row = out.at(b, h, i), *grad = grad_out.at(b, h, i);
         T total = delta ? delta[(b * heads + h) * call.queries + i] : T(0);
-        for (std::int64_t d = 0; d < call.value_dim; ++d) total += row[d] * grad[d];
-        return total;
+        return total + dot(row, grad, static_cast<int>(call.value_dim));
     }
 
     // From the gradient of a capped and scaled score to that of the dot product.
@@ -451,7 +518,7 @@ private:
             if (term) terms[n] = block.terms[e];
             ++n;
         }
-        additive.gradients(a + h * call.dim, slope, query.at(b, h, i), rows, h / group * key.head,
+        additive.gradients(a + h * call.dim, slope, query.at(b, h, i), rows, key_offset(h),
                            term ? terms : nullptr, h * term.head, used, n, static_cast<int>(call.dim), of_query, of_a,
                            grad_term ? of_terms : nullptr, h * grad_term.head);
     }
@@ -459,11 +526,10 @@ private:
     // Adds to the gradients of key j and its value what some edges that leave it give.
     void gather(std::int64_t b, std::int64_t j, std::int64_t first, std::int64_t last, T* of_key, std::int64_t key_step,
                 T* of_value, std::int64_t value_step) const {
-        const T *queries[BLOCK], *grads[BLOCK], *terms[BLOCK], *used_rows[BLOCK], *used_terms[BLOCK];
-        T p[BLOCK], g[BLOCK], used[BLOCK];
+        const T *queries[BLOCK], *grads[BLOCK], *terms[BLOCK], *share[BLOCK];
+        T p[BLOCK], g[BLOCK];
         for (; first < last; first += BLOCK) {
             const int count = static_cast<int>(last - first < BLOCK ? last - first : BLOCK);
-            const T* share[BLOCK];
             for (int e = 0; e < count; ++e) {
                 const std::int64_t place = call.source_order[first + e], i = call.target[place];
                 queries[e] = query.at(b, 0, i);
@@ -471,27 +537,49 @@ private:
                 share[e] = shares + (b * edges + place) * heads * 2;
                 if (term) terms[e] = term.at(b, 0, call.term_order[place]);
             }
+            fetch_places(b, first + 2 * count, count);
+            std::int64_t next[BLOCK];
+            const int ahead = first + 2 * count > edges ? 0 : count;
+            for (int e = 0; e < ahead; ++e) next[e] = call.target[call.source_order[first + count + e]];
             for (std::int64_t h = 0; h < heads; ++h) {
+                fetch(query, next, 0, ahead, b, h * query.head, call.dim);
+                fetch(grad_out, next, 0, ahead, b, h * grad_out.head, call.value_dim);
                 for (int e = 0; e < count; ++e) p[e] = share[e][2 * h], g[e] = share[e][2 * h + 1];
-                add_used(by_value_dim, of_value + h / value_group * value_step, p, grads, h * grad_out.head, count,
-                         call.value_dim);
-                T* row = of_key + h / group * key_step;
-                if (call.score == 0) {
+                add_used(by_value_dim, of_value + (value_group == 1 ? h : h / value_group) * value_step, p, grads,
+                         h * grad_out.head, count, call.value_dim);
+                T* row = of_key + (group == 1 ? h : h / group) * key_step;
+                if (call.score == 0)
                     add_used(by_dim, row, g, queries, h * query.head, count, call.dim);
-                    continue;
-                }
-                int n = 0;
-                for (int e = 0; e < count; ++e) {
-                    if (g[e] == 0) continue;
-                    used[n] = g[e], used_rows[n] = queries[e];
-                    if (term) used_terms[n] = terms[e];
-                    ++n;
-                }
-                additive.gradients(a + h * call.dim, slope, key.at(b, h / group, j), used_rows, h * query.head,
-                                   term ? used_terms : nullptr, h * term.head, used, n, static_cast<int>(call.dim), row,
-                                   nullptr, nullptr, 0);
+                else
+                    gather_additive(b, h, j, count, g, queries, terms, row);
             }
         }
+    }
+
+    // Asks for what the pairs at `count` entries of the transpose hold.
+    void fetch_places(std::int64_t b, std::int64_t first, int count) const {
+        if (first + count > edges) return;
+        for (int e = 0; e < count; ++e) {
+            const std::int64_t place = call.source_order[first + e];
+            __builtin_prefetch(call.target + place);
+            prefetch(shares + (b * edges + place) * heads * 2, heads * 2);
+        }
+    }
+
+    void gather_additive(std::int64_t b, std::int64_t h, std::int64_t j, int count, const T* g, const T* const* queries,
+                         const T* const* terms, T* of_key) const {
+        T used[BLOCK];
+        const T *used_queries[BLOCK], *used_terms[BLOCK];
+        int n = 0;
+        for (int e = 0; e < count; ++e) {
+            if (g[e] == 0) continue;
+            used[n] = g[e], used_queries[n] = queries[e];
+            if (term) used_terms[n] = terms[e];
+            ++n;
+        }
+        additive.gradients(a + h * call.dim, slope, key.at(b, group == 1 ? h : h / group, j), used_queries,
+                           h * query.head, term ? used_terms : nullptr, h * term.head, used, n,
+                           static_cast<int>(call.dim), of_key, nullptr, nullptr, 0);
     }
 };
 

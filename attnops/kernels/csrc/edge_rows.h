@@ -23,6 +23,11 @@ ATTNOPS_INLINE Vector<T, N> products(const T* left, const T* right, int dim) {
     return total;
 }
 
+template <typename T>
+ATTNOPS_INLINE T dot(const T* left, const T* right, int dim) {
+    return sum<4, T>(products<T, 4, 0>(left, right, dim));
+}
+
 // out[i] = Σ over the lanes of vector(i), N or four rows at a time.
 template <typename T, int N, typename Of>
 ATTNOPS_INLINE void sums_of(int count, T* out, const Of& vector) {

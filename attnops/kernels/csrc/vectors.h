@@ -50,6 +50,13 @@ ATTNOPS_INLINE Vector<T, N> spread(T value) {
     return Vector<T, N>{} + value;
 }
 
+// Asks for a row before it is read.
+template <typename T>
+ATTNOPS_INLINE void prefetch(const T* row, std::int64_t count) {
+    constexpr std::int64_t LINE = 64 / static_cast<std::int64_t>(sizeof(T));
+    for (std::int64_t at = 0; at < count; at += LINE) __builtin_prefetch(row + at);
+}
+
 // Lanes 0, 2, 4, … (Odd: 1, 3, 5, …) of left, then of right.
 template <int Odd, typename V, int... Lane>
 ATTNOPS_INLINE V alternate(const V& left, const V& right, std::integer_sequence<int, Lane...>) {
@@ -89,18 +96,31 @@ ATTNOPS_INLINE Vector<T, N> sum_four(Vector<T, N>* vectors) {
     }
 }
 
+// The first (Half = 0) or the second half of the lanes.
+template <int Half, typename V, int... Lane>
+ATTNOPS_INLINE auto half(const V& vector, std::integer_sequence<int, Lane...>) {
+    return __builtin_shufflevector(vector, vector, (Half * static_cast<int>(sizeof...(Lane)) + Lane)...);
+}
+
 template <int N, typename T>
 ATTNOPS_INLINE T sum(const Vector<T, N>& vector) {
-    T total = 0;
-    for (int lane = 0; lane < N; ++lane) total += vector[lane];
-    return total;
+    if constexpr (N == 1) {
+        return vector[0];
+    } else {
+        auto lanes = std::make_integer_sequence<int, N / 2>();
+        return sum<N / 2, T>(half<0>(vector, lanes) + half<1>(vector, lanes));
+    }
 }
 
 template <int N, typename T>
 ATTNOPS_INLINE T largest(const Vector<T, N>& vector) {
-    T top = vector[0];
-    for (int lane = 1; lane < N; ++lane) top = vector[lane] > top ? vector[lane] : top;
-    return top;
+    if constexpr (N == 1) {
+        return vector[0];
+    } else {
+        auto lanes = std::make_integer_sequence<int, N / 2>();
+        auto low = half<0>(vector, lanes), high = half<1>(vector, lanes);
+        return largest<N / 2, T>(low > high ? low : high);
+    }
 }
 
 // exp, to two units in the last place; 0 below the smallest normal number, NaN for NaN. (Cephes' polynomial.)
@@ -134,6 +154,9 @@ ATTNOPS_INLINE Vector<double, N> exponential(const Vector<double, N>& argument) 
     for (int lane = 0; lane < N; ++lane) result[lane] = __builtin_exp(argument[lane]);
     return result;
 }
+
+ATTNOPS_INLINE float logarithm(float x) { return __builtin_logf(x); }
+ATTNOPS_INLINE double logarithm(double x) { return __builtin_log(x); }
 
 }  // namespace ATTNOPS_LEVEL
 }  // namespace attnops
