@@ -83,14 +83,18 @@ def sequence_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) 
     return _mean_loss(logits, labels, label_smoothing)
 
 
-def _mean_loss(logits: Tensor, target: Tensor, smoothing: float = 0.0) -> Tensor:
-    """In float32 at least; 0, with zero gradients, where no label counts."""
+def summed_loss(logits: Tensor, target: Tensor, smoothing: float = 0.0) -> Tensor:
+    """Σ -log p(target) over targets that are not -100, in float32 at least."""
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
-    total = F.cross_entropy(
+    return F.cross_entropy(
         logits.flatten(0, 1), target.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
     )
-    return total / (target != IGNORED).sum().clamp(min=1)
+
+
+def _mean_loss(logits: Tensor, target: Tensor, smoothing: float = 0.0) -> Tensor:
+    """0, with zero gradients, where no label counts."""
+    return summed_loss(logits, target, smoothing) / (target != IGNORED).sum().clamp(min=1)
 
 
 def _check(name: str, ids: Tensor, logits: Tensor) -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from attnops.checks import require_positive
 from attnops.seq.decoder import Decoder
+from attnops.seq.losses import summed_loss
 
 
 @torch.no_grad()
@@ -52,6 +52,6 @@ def perplexity(model: Decoder, ids: Tensor, window: int | None = None, stride: i
         if end > scored:
             read = ids[:, min(start, scored - 1) : end - 1]
             logits = model(read)[:, scored - end :]
-            total += float(F.cross_entropy(logits.flatten(0, 1).float(), ids[:, scored:end].flatten(), reduction="sum"))
+            total += float(summed_loss(logits, ids[:, scored:end]))
             scored = end
     return math.exp(total / (ids.shape[0] * (length - 1)))
