@@ -1,0 +1,31 @@
+"""The example of masked tokens: that it learns, on its own text and on a file."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tokenizers")
+
+from examples import masked_lm
+
+
+def test_palindromes_read_the_same_from_both_sides() -> None:
+    texts = masked_lm.palindromes(20, random.Random(0))
+    assert all(text == text[::-1] and len(text) == masked_lm.LENGTH for text in texts)
+    assert len(set(texts)) == 20
+
+
+def test_a_small_run(capsys: pytest.CaptureFixture[str]) -> None:
+    runs = masked_lm.main(["--small"])
+    assert runs.keys() == {"both sides", "the left"}
+    assert all(run.losses[-1] < run.losses[0] - 0.1 and 0 <= run.right <= 1 for run in runs.values())
+    assert "gaps filled rightly" in capsys.readouterr().out
+
+
+def test_a_text_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "text.txt").write_text("the quick brown fox jumps over the lazy dog\n" * 40)
+    runs = masked_lm.main(["--small", "--steps", "2", "--text", str(tmp_path / "text.txt")])
+    assert len(runs["both sides"].losses) == 2
