@@ -256,7 +256,7 @@ def _attended_in_blocks(call: Call, key: Tensor) -> Tensor:
     return attended
 
 
-# ----------------------------------------------------------------------------- pattern and bias evaluated block by block
+# ------------------------------------------------------------------------------ pattern and bias evaluated by blocks
 class _Block(NamedTuple):
     rows: slice
     columns: slice | Tensor | None  # None: every pair of these rows is forbidden

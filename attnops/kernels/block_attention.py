@@ -2,11 +2,11 @@
 
 Biases that the kernel knows are lists of tensors here, so that torch sees every gradient:
 
-- a table: `table[b, h, row_i, clamp(column_j - shift_i + offset)]`; `tables` holds `[B|1, H|1, R, L]`, `indices` three
-  int64 tensors a table, row `[B|1, Nq]`, shift `[B|1, Nq]` and column `[B|1, Nk]`, empty for i, 0 and j; `offsets`, after
-  the first query and key that these rows are of the whole problem (for dropout), two integers a table: the offset, and
-  whether the shift is i;
-- a slope: `slope[h] · |x_i - x_j|`; `slopes` holds `[H]`, `spots` two float64 tensors a slope, x of both sides.
+- a table: `table[b, h, row_i, clamp(column_j - shift_i + offset)]`. `tables` holds `[B|1, H|1, R, L]`; `indices` three
+  int64 tensors a table, row `[B|1, Nq]`, shift `[B|1, Nq]` and column `[B|1, Nk]`, empty for i, 0 and j;
+- a slope: `slope[h] · |x_i - x_j|`. `slopes` holds `[H]`; `spots` two float64 tensors a slope, x of both sides;
+- `offsets`: where these queries and keys begin in the whole problem (dropout counts by it), then two integers a table:
+  the offset, and whether the shift is i.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ class _Prepared:
         softcap: float,
         dropout: float,
         seed: Tensor | None,
-        ) -> None:
+    ) -> None:
         query, key, value = (readable_rows(x) for x in (query, key, value))
         self.tables, self.slopes = [x.contiguous() for x in tables], [x.contiguous() for x in slopes]
         self.indices, self.spots = [x.contiguous() for x in indices], [x.contiguous() for x in spots]
@@ -159,9 +159,7 @@ def block_attention(
     `additive [B|1, H|1, Nq|1, Nk|1]`, -inf forbids.
     """
     terms = (tables, indices, offsets, slopes, spots)
-    prepared = _Prepared(
-        query, key, value, intervals, additive, *terms, scale, softcap, dropout, seed
-    )
+    prepared = _Prepared(query, key, value, intervals, additive, *terms, scale, softcap, dropout, seed)
     out = query.new_empty(*query.shape[:3], value.shape[3])
     lse = query.new_empty(query.shape[:3])
     prepared.call.out, prepared.call.lse = Rows.of(out), lse.data_ptr()
@@ -214,9 +212,7 @@ def block_attention_backward(
     """Gradients of query, key, value, of the additive's logits `[B, H, Nq, Nk]` (empty where not wanted), then of each
     table and each slope."""
     terms = (tables, indices, offsets, slopes, spots)
-    prepared = _Prepared(
-        query, key, value, intervals, additive, *terms, scale, softcap, dropout, seed
-    )
+    prepared = _Prepared(query, key, value, intervals, additive, *terms, scale, softcap, dropout, seed)
     call = prepared.call
     grad_out, out, lse = readable_rows(grad_out), readable_rows(out), lse.contiguous()
     grad_lse = None if grad_lse is None else grad_lse.contiguous()
@@ -305,10 +301,11 @@ def _joined(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | None:
 
 def _vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
     query, key, value, intervals, additive, tables, indices, offsets, slopes, spots, *options = inputs
-    size, batch = info.batch_size, query.shape[0] // (info.batch_size if in_dims[0] is None else 1)
+    size = info.batch_size
     if any(dim is not None for dim in (*in_dims[8], in_dims[13])):
-        raise NotImplementedError("backend 'native' cannot be vmapped over slopes or dropout; give the batch as an axis")
-    del batch
+        raise NotImplementedError(
+            "backend 'native' cannot be vmapped over slopes or dropout; give the batch as an axis"
+        )
     whole = [
         x.movedim(d, 0).flatten(0, 1) if d is not None else x.unsqueeze(0).expand(size, *x.shape).flatten(0, 1)
         for x, d in zip((query, key, value), in_dims, strict=False)
@@ -321,8 +318,11 @@ def _vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tens
         *whole, _joined(intervals, in_dims[3], size), _joined(additive, in_dims[4], size),
         joined(tables, in_dims[5]), joined(indices, in_dims[6]), offsets, slopes, joined(spots, in_dims[9]), *options,
     )  # fmt: skip
-    return tuple(x.unflatten(0, (size, -1)) for x in outputs), (0, 0)  # type: ignore[return-value]
+    out, lse = (x.unflatten(0, (size, -1)) for x in outputs)
+    return (out, lse), (0, 0)
 
 
 torch.library.register_vmap(block_attention, _vmap)
-library.require_size("attnops_block_attention", BlockAttention) if library.unavailable() is None else None
+
+if library.unavailable() is None:
+    library.require_size("attnops_block_attention", BlockAttention)

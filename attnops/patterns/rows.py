@@ -41,8 +41,8 @@ def unite(left: Tensor, right: Tensor) -> Tensor | None:
     """The keys in either."""
     if left.shape[2] + right.shape[2] > MOST_RANGES:
         return None
-    shape = torch.broadcast_shapes(left.shape[:2], right.shape[:2])
-    return torch.cat([side.expand(*shape, *side.shape[2:]) for side in (left, right)], 2)
+    batch, queries = (max(a, b) if 0 not in (a, b) else 0 for a, b in zip(left.shape[:2], right.shape[:2], strict=True))
+    return torch.cat([side.expand(batch, queries, -1, -1) for side in (left, right)], 2)
 
 
 def complement(ranges: Tensor, num_keys: int) -> Tensor | None:
@@ -60,10 +60,9 @@ def between(low: Tensor, high: Tensor) -> Tensor:
 
 def one_range(low: Tensor | int, high: Tensor | int) -> Tensor:
     """One range a query, from starts and ends `[B|1, Nq|1]` or the same number for all."""
-    low = low if isinstance(low, Tensor) else torch.full((1, 1), low)
-    high = high if isinstance(high, Tensor) else torch.full((1, 1), high)
-    low, high = torch.broadcast_tensors(low, high)
-    return between(low.unsqueeze(2), high.unsqueeze(2))
+    first = low if isinstance(low, Tensor) else torch.full((1, 1), low)
+    last = high if isinstance(high, Tensor) else torch.full((1, 1), high)
+    return between((first + 0 * last).unsqueeze(2), (last + 0 * first).unsqueeze(2))
 
 
 def runs(mask: Tensor) -> Tensor | None:
@@ -103,7 +102,7 @@ class SortedKeys:
 
 
 class CountedKeys(SortedKeys):
-    """Positions `offset … offset + Nk - 1` that were not given: found by arithmetic, also where no value can be read."""
+    """Positions `offset … offset + Nk - 1`, not given: found by arithmetic, also where no value can be read."""
 
     def __init__(self, offset: int, num_keys: int) -> None:
         super().__init__(torch.arange(offset, offset + num_keys).unsqueeze(0))

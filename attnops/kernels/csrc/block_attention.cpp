@@ -108,8 +108,8 @@ class Forward {
         for (int row = 0; row < tile.rows(); row += TILE_ROWS) {
             int many = tile.rows() - row < TILE_ROWS ? tile.rows() - row : TILE_ROWS;
             Span span = spans.group(row);
-            multiply_rows<false>(many, span.low, span.high, call_.dim, query + row * dim_, dim_, keys,
-                                 products + row * COLUMNS, COLUMNS, false);
+            multiply_wide_rows(many, span.low, span.high, call_.dim, query + row * dim_, dim_, keys,
+                               products + row * COLUMNS, COLUMNS);
         }
     }
 

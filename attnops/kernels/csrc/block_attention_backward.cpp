@@ -138,13 +138,19 @@ class Backward {
         return copies_ + ((batch * call_.key_heads + key_head) * copy_rows_ + before) * dim_;
     }
 
+    // In double: dS is a difference of this and another product, and what that rounds is enough.
+    static T dot(const T* left, const T* right, Index count) {
+        double total = 0;
+        for (Index d = 0; d < count; ++d) total += static_cast<double>(left[d]) * static_cast<double>(right[d]);
+        return static_cast<T>(total);
+    }
+
     void sum_delta(Index number) {
         Index batch = number / call_.heads, head = number % call_.heads;
         for (Index query = 0; query < call_.queries; ++query) {
             const T* out = row_of<T>(call_.out, batch, head, query);
             const T* grad = row_of<T>(call_.grad_out, batch, head, query);
-            T total = 0;
-            for (Index d = 0; d < call_.value_dim; ++d) total += out[d] * grad[d];
+            T total = dot(out, grad, call_.value_dim);
             Index place = number * call_.queries + query;
             delta_[place] = call_.grad_lse ? total - static_cast<const T*>(call_.grad_lse)[place] : total;
         }
@@ -193,10 +199,10 @@ class Backward {
         for (int row = 0; row < tile.rows(); row += TILE_ROWS) {
             int many = tile.rows() - row < TILE_ROWS ? tile.rows() - row : TILE_ROWS;
             Span span = work.spans.group(row);
-            multiply_rows<false, T>(many, span.low, span.high, call_.dim, work.query + row * dim_, dim_, keys,
-                                    work.weights + row * COLUMNS, COLUMNS, false);
-            multiply_rows<false, T>(many, span.low, span.high, call_.value_dim, work.grad_out + row * width_, width_,
-                                    values, work.dweights + row * COLUMNS, COLUMNS, false);
+            multiply_wide_rows<T>(many, span.low, span.high, call_.dim, work.query + row * dim_, dim_, keys,
+                                  work.weights + row * COLUMNS, COLUMNS);
+            multiply_wide_rows<T>(many, span.low, span.high, call_.value_dim, work.grad_out + row * width_, width_,
+                                  values, work.dweights + row * COLUMNS, COLUMNS);
         }
         for (int row = 0; row < tile.rows(); ++row) differentiate(tile, row, block, work, terms);
         ColumnGroups groups(work.spans, tile);

@@ -27,12 +27,6 @@ __attribute__((noinline)) void multiply_tile(Index depth, const T* a, Index a_ro
                                              Index c_row, bool add) {
     constexpr int W = WIDTH<T>;
     Vector<T, W> sums[M][V] = {};
-    if (add) {
-#pragma GCC unroll 6
-        for (int i = 0; i < M; ++i)
-#pragma GCC unroll 4
-            for (int v = 0; v < V; ++v) sums[i][v] = load<W>(c + i * c_row + v * W);
-    }
     for (Index p = 0; p < depth; ++p, b += b_row) {
         Vector<T, W> row[V];
 #pragma GCC unroll 4
@@ -43,6 +37,12 @@ __attribute__((noinline)) void multiply_tile(Index depth, const T* a, Index a_ro
 #pragma GCC unroll 4
             for (int v = 0; v < V; ++v) sums[i][v] += number * row[v];
         }
+    }
+    if (add) {  // at the end: what is there may be large, and each product would be rounded to its last place
+#pragma GCC unroll 6
+        for (int i = 0; i < M; ++i)
+#pragma GCC unroll 4
+            for (int v = 0; v < V; ++v) sums[i][v] += load<W>(c + i * c_row + v * W);
     }
 #pragma GCC unroll 6
     for (int i = 0; i < M; ++i)
@@ -97,6 +97,18 @@ ATTNOPS_INLINE void multiply_rows(int rows, Index first, Index last, Index depth
         int vectors = static_cast<int>((left < PANEL<T> ? left + W - 1 : PANEL<T>) / W);
         tile_product<TURNED, T>(rows, vectors)(depth, a, a_row, b.data + panel * b.panel, b.row, c + panel * PANEL<T>,
                                                c_row, add);
+    }
+}
+
+// C = A · B likewise, where depth is the width of vectors: added up in stretches, which rounds less than one long sum.
+template <typename T>
+ATTNOPS_INLINE void multiply_wide_rows(int rows, Index first, Index last, Index depth, const T* a, Index a_row,
+                                       const Right<T>& b, T* c, Index c_row) {
+    constexpr Index STRETCH = 64;
+    for (Index p = 0; p < depth || p == 0; p += STRETCH) {
+        Right<T> part{b.data + p * b.row, b.row, b.panel};
+        multiply_rows<false>(rows, first, last, depth - p < STRETCH ? depth - p : STRETCH, a + p, a_row, part, c, c_row,
+                             p > 0);
     }
 }
 
