@@ -58,9 +58,7 @@ def by_difference(
     return Table(table, most, shift=sides[0], column=sides[1])
 
 
-def by_gap(
-    slope: Tensor, name: str, coords: tuple[Coords, Coords], num_queries: int, num_keys: int
-) -> Slope | None:
+def by_gap(slope: Tensor, name: str, coords: tuple[Coords, Coords], num_queries: int, num_keys: int) -> Slope | None:
     """The term slope · |x_i − x_j| over a coord; None where the coord takes a gradient or may not be finite."""
     sides = []
     for side, count in zip(coords, (num_queries, num_keys), strict=True):
