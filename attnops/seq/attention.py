@@ -129,7 +129,7 @@ class Attention(nn.Module):
         if self.query_norm is not None and self.qk_norm != "unit":
             both = self.norm_heads(both)
         if self.rotary is not None and not self.rotary.depends_on_length:
-            both = turn(both, *context.waves(self.rotary), self.rotary.interleaved)
+            both = turn(both, *context.waves(self.rotary, both.dtype), self.rotary.interleaved)
         if self.qk_norm == "unit":
             both = self.norm_heads(both)
         query, key = both[:, :, : self.heads], both[:, :, self.heads :]

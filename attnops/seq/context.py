@@ -66,7 +66,7 @@ class Context:
     bias: Bias | None = None
     memory: Tensor | None = None
     memory_padding: Padding | None = None
-    _waves: list[tuple[Rotary, tuple[Tensor, Tensor]]] = field(default_factory=list)
+    _waves: list[tuple[object, tuple[Tensor, Tensor]]] = field(default_factory=list)
     _allowed: list[tuple[Pattern | None, Keys, Pattern | None]] = field(default_factory=list)
 
     @property
@@ -76,17 +76,19 @@ class Context:
             self.coords = Coords(position=self.position)
         return self.coords
 
-    def waves(self, rotary: Rotary) -> tuple[Tensor, Tensor]:
-        """cos and ±sin of the new tokens' angles, `[(B), N, 1, dim]`, once for all layers."""
+    def waves(self, rotary: Rotary, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """cos and ±sin of the new tokens' angles, `[(B), N, 1, dim]`, in float32 at least; once for all layers."""
+        law = (rotary.dim, rotary.base, rotary.scaling, rotary.interleaved, dtype)
         for known, waves in self._waves:
-            if known is rotary or _same_law(known, rotary):
+            if known == law:
                 return waves
-        cos, sin = (wave.unsqueeze(-2) for wave in rotary.waves(self.position))
+        wide = torch.promote_types(dtype, torch.float32)
+        cos, sin = (wave.unsqueeze(-2).to(wide) for wave in rotary.waves(self.position, dtype=wide))
         if rotary.interleaved:
             waves = torch.stack((cos, cos), -1).flatten(-2), torch.stack((-sin, sin), -1).flatten(-2)
         else:
             waves = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
-        self._waves.append((rotary, waves))
+        self._waves.append((law, waves))
         return waves
 
     def allowed(self, pattern: Pattern | None, keys: Keys) -> Pattern | None:
@@ -116,11 +118,6 @@ def _require_positions(pattern: Pattern) -> None:
                 f"pattern {type(leaf).__name__} reads storage rows, and with a cache a token's row is not its place in "
                 "the text; it must be a pattern of positions (FirstTokens for global tokens at the start)"
             )
-
-
-def _same_law(one: Rotary, other: Rotary) -> bool:
-    laws = [(rotary.dim, rotary.base, rotary.scaling, rotary.interleaved) for rotary in (one, other)]
-    return laws[0] == laws[1]
 
 
 def read_context(

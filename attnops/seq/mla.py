@@ -190,7 +190,7 @@ class LatentAttention(nn.Module):
         """`x [B, N, h, R]` turned, unless the angles depend on the length: then `attend` turns the first R channels."""
         if self.rotary is None or self.rotary.depends_on_length:
             return x
-        return turn(x, *context.waves(self.rotary), self.rotary.interleaved)
+        return turn(x, *context.waves(self.rotary, x.dtype), self.rotary.interleaved)
 
 
 def _refuse(config: TransformerConfig, layer: int) -> None:
