@@ -7,8 +7,10 @@ from torch import Tensor
 
 from attnops import lowering
 from attnops.block_kernel import attend_blocks, estimate_blocks, refuse_blocks
+from attnops.coords import is_concrete
 from attnops.kernels import library
-from attnops.kernels.edge_attention import edge_attention
+from attnops.kernels.edge_attention import Walk
+from attnops.kernels.edge_operator import attend_edges
 from attnops.pairs import Pairs
 from attnops.problem import Call, Estimate, Problem, Result
 from attnops.scores.additive import Additive, LeakySum
@@ -76,11 +78,14 @@ def _over_edges(call: Call) -> Result:
             term = data.view(1, data.shape[0], heads, -1).transpose(1, 2).expand(batch, -1, -1, -1)
     bias = _bias(call, csr.target, csr.source, csr.order)
     seed = torch.randint(2**62, ()) if call.dropout > 0 else None
-    out, lse, weights, _ = edge_attention(
-        query, key, value, bias, a, term,
+    walk = Walk(
         csr.pointer, csr.source, csr.target, csr.source_pointer, csr.source_order, csr.order,
-        kernel, call.scale, softcap, slope, call.dropout, seed, call.problem.weights, call.problem.learns,
+        kernel, call.scale, softcap, slope, call.dropout, seed,
     )  # fmt: skip
+    eager = not call.problem.opaque and is_concrete(query)
+    out, lse, weights = attend_edges(
+        query, key, value, bias, a, term, walk, call.problem.weights, call.problem.learns, eager
+    )
     return Result(out.to(call.query.dtype), lse, weights[:, :, csr.place] if call.problem.weights else None)
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from attnops import lowering
 from attnops.pairs import Pairs
-from attnops.patterns.edges import Sorted
+from attnops.patterns.sorting import Sorted
 from attnops.problem import Call, Estimate, NotFiniteError, Problem, Result
 from attnops.scores.dot import DotProduct
 from attnops.segments import Graph, edge_dot, gather_rows, gather_sum, segment_exponentials, spread
