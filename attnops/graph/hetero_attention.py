@@ -264,7 +264,7 @@ class HeteroAttention(nn.Module):
                 places = [place for place, relation in enumerate(self.edge_types) if relation[0] == kind]
                 scale = self.relation_scale[places[0] : places[-1] + 1].repeat_interleave(self.out_channels, dim=1)
                 weight, bias = weight * scale.unsqueeze(1), None if bias is None else bias * scale
-            mapped.append(map_rows(x[kind], weight.unsqueeze(1), rows, bias))
+            mapped.append(map_rows(x[kind], weight.unsqueeze(1), rows, bias).squeeze(0))
         rows_of_all = torch.cat(mapped) if mapped else like.detach().new_zeros(0, self.heads * self.out_channels)
         return rows_of_all.view(-1, self.heads, self.out_channels)
 

@@ -106,9 +106,10 @@ class HGTConv(AttentionLayer):
         graph = self._read_edges(edge_index_dict, sizes)
         vectors = self.kqv_lin(x)
         key, query, value = torch.split(torch.cat(list(vectors.values())), self.out_channels, dim=1)
-        rows = (map_rows(key, self._maps(self.k_rel, scaled=True), graph.rows),
-                map_rows(value, self._maps(self.v_rel), graph.rows))  # fmt: skip
-        query, key, value = (each.view(-1, self.heads, self.out_channels // self.heads) for each in (query, *rows))
+        dim = self.out_channels // self.heads
+        query = query.view(-1, self.heads, dim)
+        key = map_rows(key, self._maps(self.k_rel, scaled=True), graph.rows).transpose(0, 1)
+        value = map_rows(value, self._maps(self.v_rel), graph.rows).transpose(0, 1)
         message = F.gelu(self.attend_over(graph.edges, query, key, value, False)[0].flatten(1))
         parts = torch.split(message, [features.shape[0] for features in vectors.values()])
         out: dict[str, Tensor] = self.out_lin(dict(zip(vectors, parts, strict=True)))

@@ -50,14 +50,24 @@ def map_rows(x: Tensor, weight: Tensor, rows: RelationRows, bias: Tensor | None 
         x: `[N, G·D]`. weight: `[R, G, D, F]`. bias: `[R, G·F]`.
 
     Returns:
-        `[rows, G·F]`.
+        `[G, rows, F]`.
     """
     num_relations, groups, dim, width = weight.shape
+    grouped, weight = x.view(x.shape[0], groups, dim).transpose(0, 1), weight.transpose(0, 1)
     if rows.relation is None:
-        grouped = x.view(x.shape[0], groups, dim).transpose(0, 1)
-        mapped = torch.matmul(grouped, weight).transpose(1, 2).flatten(2)  # [R, N, G·F]
-        return (mapped if bias is None else mapped + bias.unsqueeze(1)).flatten(0, 1)
-    blocks = F.embedding(rows.node, x).view(-1, BLOCK, groups, dim).transpose(1, 2)
-    weights = F.embedding(rows.relation, weight.reshape(num_relations, -1)).view(-1, groups, dim, width)
-    mapped = torch.matmul(blocks, weights).transpose(1, 2).flatten(2)  # [blocks, BLOCK, G·F]
-    return (mapped if bias is None else mapped + F.embedding(rows.relation, bias).unsqueeze(1)).flatten(0, 1)
+        mapped = torch.matmul(grouped.unsqueeze(1), weight)  # [G, R, N, F]
+        offset = None if bias is None else bias.view(num_relations, groups, width).transpose(0, 1)
+    else:
+        blocks = F.embedding(_in_groups(rows.node, groups, x.shape[0]), grouped.reshape(-1, dim))
+        relation = _in_groups(rows.relation, groups, num_relations)
+        weights = F.embedding(relation, weight.reshape(groups * num_relations, -1)).view(groups, -1, dim, width)
+        mapped = torch.matmul(blocks.view(groups, -1, BLOCK, dim), weights)  # [G, blocks, BLOCK, F]
+        offset = None
+        if bias is not None:
+            offset = F.embedding(rows.relation, bias).view(-1, groups, width).transpose(0, 1)
+    return (mapped if offset is None else mapped + offset.unsqueeze(2)).flatten(1, 2)
+
+
+def _in_groups(index: Tensor, groups: int, size: int) -> Tensor:
+    """An index into each of `groups` tables of `size` rows that lie one below the other."""
+    return index + torch.arange(0, groups * size, max(1, size), device=index.device)[:groups].unsqueeze(1)

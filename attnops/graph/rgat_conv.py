@@ -194,10 +194,10 @@ class RGATConv(AttentionLayer):
     def _score(self, x_src: Tensor, x_dst: Tensor, graph: TypedEdges, attr: Tensor | None) -> tuple[Tensor, Tensor]:
         """W_r x_j of every row of sources, `[rows, H, C]`, and the logits of the edges, `[E, H·dim]`."""
         weight = self._weights()
-        mapped = map_rows(x_src, weight, graph.sources)
+        mapped = map_rows(x_src, weight, graph.sources).transpose(0, 1).flatten(1)
         # W_r Q first: of targets nothing else is needed
         to_query = torch.matmul(weight, self.q.view(weight.shape[1], weight.shape[3], -1)).flatten(1, 2).unsqueeze(1)
-        query = F.embedding(graph.targets.row, map_rows(x_dst, to_query, graph.targets))
+        query = F.embedding(graph.targets.row, map_rows(x_dst, to_query, graph.targets).squeeze(0))
         key = F.embedding(graph.sources.row, mapped @ self.k)
         term = None
         if attr is not None and self.lin_edge is not None and self.e is not None:
