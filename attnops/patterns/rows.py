@@ -75,7 +75,7 @@ def runs(mask: Tensor) -> Tensor | None:
     if most > MOST_RANGES:
         return None
     size = mask.shape[-1]
-    places = torch.arange(size + 1)
+    places = torch.arange(size + 1, device=mask.device)
     first, last = (torch.where(x, places, size).sort(-1).values[..., : max(1, most)] for x in (starts, ends))
     return between(first, last)
 
