@@ -185,6 +185,17 @@ def test_the_case_of_top_1(cases: ModuleType) -> None:
         ExpertsConfig(3, top_k=1, balance_coef=0.0)
 
 
+def test_the_choice_is_the_best_of_the_best_groups() -> None:
+    scores, bias = rand(50, 12).sigmoid(), rand(12, seed=1) - 3.0  # all biased scores are negative
+    found, weights = choose_experts(scores, 3, bias=bias, groups=4, keep_groups=2, group_top=1, scaling=1.5)
+    for row, (chosen, weight) in enumerate(zip(found.tolist(), weights, strict=True)):
+        biased = (scores[row] + bias).tolist()
+        best = sorted(range(4), key=lambda group: -max(biased[3 * group : 3 * group + 3]))[:2]
+        members = sorted((e for e in range(12) if e // 3 in best), key=lambda e: -biased[e])[:3]
+        assert chosen == members
+        torch.testing.assert_close(weight, 1.5 * scores[row, members] / scores[row, members].sum())
+
+
 def test_ties_go_to_the_lower_number() -> None:
     scores = torch.full((3, 64), 0.25)
     found, _ = choose_experts(scores, 4)

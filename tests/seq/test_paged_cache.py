@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 from torch import Tensor
 
-from attnops import Mask, RotaryScaling, SlidingWindow, trace
+from attnops import Mask, Pairs, Pattern, RotaryScaling, SlidingWindow, trace
 from attnops.seq.cache import Held, KVCache
 from attnops.seq.config import TransformerConfig
 from attnops.seq.decoder import Decoder
@@ -24,7 +24,7 @@ D64 = torch.float64
 CPU = torch.device("cpu")
 
 
-def keys_of(histories: list[list[int]], count: int, real: Tensor | None = None) -> Tensor:
+def keys_of(histories: list[list[Any]], count: int, real: Tensor | None = None) -> Tensor:
     """`[B, 1, N, 1]`: a key is a number that depends on all tokens up to its own, as in a model; NaN at padding."""
     keys = torch.full((len(histories), 1, count, 1), float("nan"), dtype=D64)
     for row, history in enumerate(histories):
@@ -34,12 +34,15 @@ def keys_of(histories: list[list[int]], count: int, real: Tensor | None = None) 
     return keys
 
 
-def key_of(history: list[int]) -> float:
+def key_of(history: list[Any]) -> float:
     return float(hash(tuple(history)) % 100_003)
 
 
-def expected(history: list[int]) -> list[float]:
+def expected(history: list[Any]) -> list[float]:
     return [key_of(history[: end + 1]) for end in range(len(history))]
+
+
+PROMPTS = ([], [1] * 9, [1] * 5 + [0] * 4, [0, 1, 1], [1, 1, 0, 1, 1])  # that begin alike, to be met again
 
 
 def stored(cache: PagedCache, row: int) -> list[float]:
@@ -64,22 +67,25 @@ def seen(held: Held, row: int, query: int) -> list[float]:
 
 # ------------------------------------------------------------------------------------- any history, against plain lists
 class Serving(RuleBasedStateMachine):
-    """Rows come, grow, fork, fail and go; a dictionary of lists says what each must hold."""
+    """Rows come, grow, fork, fail and go; a dictionary of lists of (token, adapter) says what each must hold."""
 
     rows: Bundle[int] = Bundle("rows")
 
-    @initialize(pages=st.integers(2, 12), size=st.integers(1, 4))
-    def make(self, pages: int, size: int) -> None:
+    @initialize(target=rows, pages=st.integers(2, 12), size=st.integers(1, 4))
+    def make(self, pages: int, size: int) -> int:
         self.cache = PagedCache(pages, size)
-        self.told: dict[int, list[int]] = {}
+        self.told: dict[int, list[tuple[int, Any]]] = {}
         self.prompts: dict[int, list[int]] = {}
+        self.adapters: dict[int, Any] = {}
+        return self.add([], None)
 
-    @rule(target=rows, prompt=st.lists(st.integers(0, 1), max_size=9), adapter=st.sampled_from([None, "x"]))
+    @rule(target=rows, prompt=st.sampled_from(PROMPTS), adapter=st.sampled_from([None, "x"]))
     def add(self, prompt: list[int], adapter: str | None) -> int:
         row = self.cache.add(prompt, adapter=adapter)
         held = self.cache.held(row)
         assert held % self.cache.table.page_size == 0 and (held < len(prompt) or held == 0)
-        self.told[row], self.prompts[row] = prompt[:held], prompt[held:]
+        self.told[row], self.prompts[row] = [(token, adapter) for token in prompt[:held]], prompt[held:]
+        self.adapters[row] = adapter
         return row
 
     @rule(target=rows, row=rows)
@@ -87,7 +93,7 @@ class Serving(RuleBasedStateMachine):
         if row not in self.told:
             return multiple()
         copy = self.cache.fork(row)
-        self.told[copy], self.prompts[copy] = list(self.told[row]), []
+        self.told[copy], self.prompts[copy], self.adapters[copy] = list(self.told[row]), [], self.adapters[row]
         return copy
 
     @rule(row=consumes(rows))
@@ -98,8 +104,8 @@ class Serving(RuleBasedStateMachine):
 
     @rule(
         chosen=st.lists(rows, min_size=1, max_size=3, unique=True),
-        wanted=st.lists(st.lists(st.integers(0, 1), max_size=5), min_size=3, max_size=3),
-        fails=st.booleans(),
+        wanted=st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), min_size=3, max_size=3),
+        fails=st.sampled_from([False, False, False, True]),
         one_row=st.booleans(),
     )
     def step(self, chosen: list[int], wanted: list[list[int]], fails: bool, one_row: bool) -> None:
@@ -119,7 +125,10 @@ class Serving(RuleBasedStateMachine):
             assert self._needed(chosen, new) > self._free()
             assert self._pages() == before
             return
-        histories = [self.told[row] + tokens for row, tokens in zip(chosen, new, strict=True)]
+        histories = [
+            self.told[row] + [(token, self.adapters[row]) for token in tokens]
+            for row, tokens in zip(chosen, new, strict=True)
+        ]
         keys = keys_of(histories, count, real)
         held = (self.cache.update_one_row if one_row else self.cache.update)(0, keys, keys[..., :0])
         for place, history in enumerate(histories):
@@ -240,6 +249,13 @@ def test_two_rows_that_compute_the_same_at_once_end_in_one_set_of_pages() -> Non
 
 
 # --------------------------------------------------------------------------------------------------------- with a model
+class EvenKeys(Pattern):
+    """A pattern that asks where a key is stored."""
+
+    def allows(self, pairs: Pairs) -> Tensor:
+        return (pairs.key.index % 2 == 0) | (pairs.key.position == pairs.query.position)
+
+
 CONFIGS: list[dict[str, Any]] = [
     {},
     {"kv_heads": 1, "position": "alibi", "sinks": True},
@@ -260,7 +276,9 @@ def make(options: dict[str, Any]) -> Decoder:
     return model
 
 
-@pytest.mark.parametrize("options", CONFIGS, ids=lambda options: "-".join(options) or "plain")
+@pytest.mark.parametrize(
+    "options", [*CONFIGS, {"pattern": EvenKeys()}], ids=lambda options: "-".join(options) or "plain"
+)
 @torch.no_grad()
 def test_a_served_batch_is_each_text_alone(options: dict[str, Any]) -> None:
     """Ragged texts with a shared beginning, prefilled one by one and decoded together, and none knows of the others."""
