@@ -1,4 +1,4 @@
-"""The pictures of README.md and docs/, drawn anew by the code of docs/guides/pictures.md.
+"""The pictures of README.md and docs/, drawn anew by the code of the pages that show them.
 
 python -m docs.pictures
 """
@@ -10,23 +10,31 @@ import re
 import tempfile
 from pathlib import Path
 
-PAGE = Path(__file__).parent / "guides" / "pictures.md"
-IMAGES = Path(__file__).parent / "images"
+DOCS = Path(__file__).parent
+IMAGES = DOCS / "images"
+
+
+def pages() -> list[Path]:
+    """The pages whose code saves a picture."""
+    return [page for page in sorted(DOCS.rglob("*.md")) if ".savefig(" in page.read_text(encoding="utf-8")]
 
 
 def draw(folder: Path) -> list[Path]:
-    """Run the page's blocks in `folder`, where they save their pictures."""
+    """Run the blocks of these pages in `folder`, where they save their pictures."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    here, names = Path.cwd(), {"__name__": "pictures"}
+    here = Path.cwd()
     os.chdir(folder)
     try:
-        for block in blocks:
-            exec(compile(block, str(PAGE), "exec", dont_inherit=True), names)
+        for page in pages():
+            blocks = re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
+            names = {"__name__": page.stem}
+            for block in blocks:
+                exec(compile(block, str(page), "exec", dont_inherit=True), names)
+            pyplot.close("all")
     finally:
         os.chdir(here)
         pyplot.close("all")
