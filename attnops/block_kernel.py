@@ -20,6 +20,7 @@ from attnops.biases.base import Bias
 from attnops.biases.terms import LaidOut, Slope, Table
 from attnops.captured import captured_tensors
 from attnops.coords import Coords
+from attnops.kernels import library
 from attnops.kernels.block_attention import MOST_TERMS, block_attention, block_attention_backward
 from attnops.overrides import speaks_for
 from attnops.pairs import Pairs
@@ -30,8 +31,9 @@ from attnops.scores.dot import DotProduct
 ROWS = 256  # queries of a block, at most
 NUMBERS = 1 << 22  # of a block of logits, about
 SCRATCH = 1 << 20  # bytes of the kernel's own, about
-KEPT_RANGES = 32  # ranges of constant patterns that are kept
-_kept: dict[tuple[object, ...], Tensor] = {}
+# Whether its products keep up with torch's own library: read once, since a tracer cannot ask the library.
+WIDE = library.unavailable() is None and library.level() in ("x86-64-v3", "x86-64-v4")
+KEPT = 32  # terms of constant patterns and biases that are kept, where making them costs more than a small call
 
 
 class _Terms(NamedTuple):
@@ -44,6 +46,9 @@ class _Terms(NamedTuple):
     offsets: list[int]
     slopes: list[Tensor]
     spots: list[Tensor]
+
+
+_kept: dict[tuple[object, ...], _Terms] = {}
 
 
 class _Options(NamedTuple):
@@ -88,44 +93,51 @@ def refuse_blocks(problem: Problem) -> list[str]:
 def estimate_blocks(problem: Problem) -> Estimate:
     """What running it would need: the kernel's own time a pair, and that of evaluating what it does not know."""
     known = (not problem.biased or problem.own_bias) and (problem.blocks_known or not problem.forbids or problem.biased)
-    pairs = min(problem.pairs, problem.bound)
-    steps = pairs * (problem.dim + problem.value_dim + 12) * (3 if problem.learns else 1)
+    a_pair = int((problem.dim + problem.value_dim + 12) * (0.9 if WIDE else 2.5))
+    steps = min(problem.pairs, problem.bound) * a_pair * (3 if problem.learns else 1)
     if not known:
         tables = problem.batch * (problem.heads if problem.biased else 1)
         steps += problem.num_queries * problem.num_keys * tables * (80 if problem.bias_grad else 30)
     vectors = problem.batch * problem.num_queries * problem.heads * problem.dim
     numbers = vectors * (4 if problem.learns else 0) + (0 if known else 4 * NUMBERS)
-    return Estimate(numbers * problem.compute_bytes + SCRATCH, steps + 3_000_000)
+    calls = 5_000_000 + (15_000_000 if problem.biased else 0)
+    return Estimate(numbers * problem.compute_bytes + SCRATCH, steps + calls)
 
 
 # --------------------------------------------------------------------------------------- all in one call of the kernel
 def _fused(call: Call) -> _Terms | None:
-    intervals = _intervals(call)
-    if intervals is None and lowering.forbids(call):
-        return None
-    terms = _Terms(intervals, None, [], [], [0, 0], [], [])
-    return terms if call.bias is None else _with_biases(call, terms)
-
-
-def _intervals(call: Call) -> Tensor | None:
-    """The pattern's ranges, int32; those of a constant pattern are made once."""
-    if not lowering.forbids(call):
-        return None
-    sizes = (call.query.shape[2], call.key.shape[2])
-    constants = call.pattern.constants
-    given = call.problem.opaque or call.coords[0].names or call.coords[1].names
-    place = None if constants is None or given else (constants, *sizes)
+    place = _constants(call)
     if place in _kept:
         return _kept[place]
-    ranges = exact_ranges(call.pattern, call.coords, call.batch_shape, *sizes)
-    if ranges is None:
-        return None
-    ranges = ranges.clamp(0, sizes[1]).int().contiguous()
-    if place is not None and not torch.is_inference_mode_enabled():
-        if len(_kept) >= KEPT_RANGES:
+    terms = _told(call)
+    if place is not None and terms is not None:
+        if len(_kept) >= KEPT:
             _kept.clear()
-        _kept[place] = ranges
-    return ranges
+        _kept[place] = terms
+    return terms
+
+
+def _constants(call: Call) -> tuple[object, ...] | None:
+    """What determines the terms, where pattern and bias are constants over positions that were not given."""
+    p = call.problem
+    if p.opaque or torch.is_inference_mode_enabled() or any("position" in side for side in call.coords):
+        return None
+    pattern, bias = call.pattern.constants, () if call.bias is None else call.bias.constants
+    if pattern is None or bias is None:
+        return None
+    return (pattern, bias, p.heads, p.num_queries, p.num_keys, call.compute_dtype)
+
+
+def _told(call: Call) -> _Terms | None:
+    intervals = None
+    if lowering.forbids(call):
+        num_keys = call.key.shape[2]
+        intervals = exact_ranges(call.pattern, call.coords, call.batch_shape, call.query.shape[2], num_keys)
+        if intervals is None:
+            return None
+        intervals = intervals.clamp(0, num_keys).int().contiguous()
+    terms = _Terms(intervals, None, [], [], [0, 0], [], [])
+    return terms if call.bias is None else _with_biases(call, terms)
 
 
 def _with_biases(call: Call, terms: _Terms) -> _Terms | None:
