@@ -41,9 +41,13 @@ docs: $(VENV)/.made-dev
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "documentation: site/index.html"
 
-bench: $(VENV)/.made-scatter $(VENV)/.made-kernels
+# DGL stands in an environment of its own, which sees the packages of the other one.
+PEERS := .venv-bench
+
+bench: $(VENV)/.made-scatter $(VENV)/.made-kernels $(PEERS)/.made
 	@set -e; for file in benchmarks/[a-z]*.py; do \
-		echo "== $$file"; $(BIN)/python -m "benchmarks.$$(basename "$$file" .py)"; done
+		python=$(BIN)/python; case $$file in */graphs.py) [ ! -s $(PEERS)/.made ] || python=$(PEERS)/bin/python; esac; \
+		echo "== $$file"; DGLBACKEND=pytorch $$python -m "benchmarks.$$(basename "$$file" .py)"; done
 
 # The tests that run the kernels on a build of its own: those of numbers at every vector level of this machine.
 SANITIZED := out/sanitized
@@ -63,7 +67,14 @@ sanitize: $(VENV)/.made-dev
 	LD_PRELOAD="$$preload" $(BIN)/python -m pytest -q --capture=sys $(OF_THE_REST) $(ARGS)
 
 clean:
-	rm -rf $(VENV) out site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info $(LIBRARY)
+	rm -rf $(VENV) $(PEERS) out site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info $(LIBRARY)
+
+$(PEERS)/.made: | $(VENV)/.made-dev
+	@rm -rf $(PEERS) && $(BIN)/python -m venv $(PEERS)
+	@$(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> "$$($(PEERS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/peers.pth"
+	@if $(PEERS)/bin/python -m pip --disable-pip-version-check install --no-deps dgl==1.1.3; then echo dgl > $@; \
+	else echo "DGL 1.1.3 has no wheel for this Python: going on without it"; : > $@; fi
 
 # --- the environment -------------------------------------------------------------------------------------------------
 

@@ -19,9 +19,12 @@ from examples.mtmc.methods import MEANING
 from examples.mtmc.summary import SHOWN
 
 HERE = Path(__file__).parent
-FIRST = ("overhead", "scatter", "blockwise")  # then the others, by name
+FIRST = ("overhead", "graphs", "layers", "growth")  # then the others, by name
 # The last words of a key say what the number is.
 HEADINGS = {
+    "_pyg_ratio": ", times as fast as PyG",
+    "_dgl_ratio": ", times as fast as DGL",
+    "_reading_times": ", times the reading of its bytes",
     "_us": ", µs",
     "_ms": ", ms",
     "_memory_share": ", share of the peer's memory",
@@ -66,7 +69,13 @@ def cell(key: str, value: Any) -> str:
         return "–"
     if not isinstance(value, float):
         return str(value)
-    return f"{value:.2f}" if key.endswith(("_share", "_ratio")) else f"{value:.3g}" if value < 100 else f"{value:.0f}"
+    return (
+        f"{value:.2f}"
+        if key.endswith(("_share", "_ratio", "_times", "_exponent"))
+        else f"{value:.3g}"
+        if value < 100
+        else f"{value:.0f}"
+    )
 
 
 def description(name: str) -> str:

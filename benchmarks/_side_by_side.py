@@ -30,23 +30,30 @@ def arguments(description: str) -> argparse.Namespace:
     return options
 
 
-def assert_equal_numbers(ours: list[Tensor], theirs: list[Tensor], what: str) -> None:
+def assert_equal_numbers(ours: list[Tensor], theirs: list[Tensor], what: str, relative: float = 1e-4) -> None:
     """Correctness first: no figure is taken of a wrong result."""
     for place, (got, want) in enumerate(zip(ours, theirs, strict=True)):
         got, want = got.detach(), want.detach()
         error = float((got - want).abs().max()) if got.numel() else 0.0
-        bound = 1e-4 * max(1.0, float(want.abs().max()) if want.numel() else 0.0)
+        bound = relative * max(1.0, float(want.abs().max()) if want.numel() else 0.0)
         if not error <= bound:
             raise AssertionError(f"{what}: result {place} differs by {error:.2e}, over {bound:.2e}; nothing was timed")
 
 
-def seconds(runs: dict[str, Run], rounds: int) -> dict[str, float]:
-    """The median time of each, the runs taken in turns so that a slow moment falls on all alike."""
+def seconds(runs: dict[str, Run], rounds: int, pause: float = 0.0, warm: bool = False) -> dict[str, float]:
+    """The median time of each, the runs taken in turns so that a slow moment falls on all alike.
+
+    Threads of one library wait busily for a while after each run; a pause keeps them out of the next one's way. What is
+    `warm` has run before and is timed from the first.
+    """
     times: dict[str, list[float]] = {name: [] for name in runs}
-    for run in runs.values():
+    for run in () if warm else runs.values():
         run()
     for _ in range(rounds):
         for name, run in runs.items():
+            until = time.perf_counter() + pause
+            while time.perf_counter() < until:
+                pass  # asleep, the core would be slow to wake
             start = time.perf_counter()
             run()
             times[name].append(time.perf_counter() - start)

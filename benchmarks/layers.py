@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import statistics
 from functools import partial
+from typing import Any
 
 import torch
 import torch_geometric.nn as peer
@@ -18,7 +20,7 @@ def main() -> None:
     options = side.arguments(__doc__ or "")
     nodes, edges, width, heads = (200, 4_000, 64, 4) if options.small else (20_000, 400_000, 64, 4)
     x, edge_index = torch.randn(nodes, width), torch.randint(0, nodes, (2, edges))
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name in LAYERS:
         mine: nn.Module = getattr(ours, name)(width, 32, heads=heads)
         theirs: nn.Module = getattr(peer, name)(width, 32, heads=heads)
@@ -40,12 +42,15 @@ def main() -> None:
         rows.append(
             {
                 "layer": name,
-                "forward_ratio": forward["peer"] / forward["attnops"],
-                "training_ratio": training["peer"] / training["attnops"],
+                "forward_pyg_ratio": forward["peer"] / forward["attnops"],
+                "training_pyg_ratio": training["peer"] / training["attnops"],
                 "training_ms": training["attnops"] * 1e3,
             }
         )
-    side.write(options, "layers", rows)
+    means = {
+        key: statistics.geometric_mean(row[key] for row in rows) for key in ("forward_pyg_ratio", "training_pyg_ratio")
+    }
+    side.write(options, "layers", [*rows, {"layer": "geometric mean", **means}])
 
 
 if __name__ == "__main__":
