@@ -14,7 +14,7 @@ from attnops.seq.cache import Cache, Held, check_same
 from attnops.seq.context import Keys
 from attnops.seq.page_table import PagesExhaustedError, PageTable
 
-COPY = 30  # copying a key and a value out of its page costs as much as so many pairs (measured: docs/seq/caches.md)
+COPY = 30  # copying a key and a value out of its page costs as much as so many pairs (measured: docs/seq/paged.md)
 
 
 class PagedCache(Cache):
