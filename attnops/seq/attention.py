@@ -224,7 +224,7 @@ class CrossAttention(nn.Module):
 def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     """The first channels of `x [B, N, h, D]` turned by `context.waves`, `[(B), N, 1, dim]`, rounded once."""
     dim = cos.shape[-1]
-    wide = x[..., :dim].to(cos.dtype)
+    wide = (x if dim == x.shape[-1] else x[..., :dim]).to(cos.dtype)
     if interleaved:
         partner = wide.reshape(*wide.shape[:-1], -1, 2).flip(-1).reshape(wide.shape)
     else:

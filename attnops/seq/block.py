@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnops.biases.alibi import ALiBi
@@ -50,15 +51,15 @@ class Block(nn.Module):
         self.norm_position = config.norm_position
         self.attention_norm = norm()
         self.attention = attention
-        self.attention_norm2 = norm() if twice else nn.Identity()
+        self.attention_norm2 = norm() if twice else None
         self.cross = cross
         self.cross_norm = norm() if cross is not None else None
-        self.cross_norm2 = norm() if twice and cross is not None else nn.Identity()
+        self.cross_norm2 = norm() if twice and cross is not None else None
         one_norm = config.norm_position == "parallel" and config.parallel_norms == 1
         self.feedforward_norm = None if one_norm else norm()
         self.feedforward = feedforward
-        self.feedforward_norm2 = norm() if twice else nn.Identity()
-        self.dropout = nn.Dropout(config.dropout) if config.dropout else nn.Identity()
+        self.feedforward_norm2 = norm() if twice else None
+        self.rate = config.dropout
 
     @staticmethod
     def of(config: TransformerConfig, layer: int, causal: bool = False, cross: bool = False) -> Block:
@@ -78,18 +79,26 @@ class Block(nn.Module):
             normed = self.attention_norm(x)
             again = normed if self.feedforward_norm is None else self.feedforward_norm(x)
             attended = self.dropout(self.attention(normed, context))
-            return x + attended + self.dropout(self.feedforward(again, context.real))  # type: ignore[no-any-return]
+            return x + attended + self.dropout(self.feedforward(again, context.real))
+        assert self.feedforward_norm is not None
 
         if self.norm_position == "post":
             x = self.attention_norm(x + self.dropout(self.attention(x, context)))
             if self.cross is not None and self.cross_norm is not None:
                 x = self.cross_norm(x + self.dropout(self.cross(x, context)))
-            return self.feedforward_norm(x + self.dropout(self.feedforward(x, context.real)))  # type: ignore[misc, no-any-return]
+            return self.feedforward_norm(x + self.dropout(self.feedforward(x, context.real)))  # type: ignore[no-any-return]
 
-        x = x + self.dropout(self.attention_norm2(self.attention(self.attention_norm(x), context)))
+        out = self.attention(self.attention_norm(x), context)
+        x = x + self.dropout(out if self.attention_norm2 is None else self.attention_norm2(out))
         if self.cross is not None and self.cross_norm is not None:
-            x = x + self.dropout(self.cross_norm2(self.cross(self.cross_norm(x), context)))
-        return x + self.dropout(self.feedforward_norm2(self.feedforward(self.feedforward_norm(x), context.real)))  # type: ignore[misc, no-any-return]
+            out = self.cross(self.cross_norm(x), context)
+            x = x + self.dropout(out if self.cross_norm2 is None else self.cross_norm2(out))
+        out = self.feedforward(self.feedforward_norm(x), context.real)
+        return x + self.dropout(out if self.feedforward_norm2 is None else self.feedforward_norm2(out))
+
+    def dropout(self, x: Tensor) -> Tensor:
+        """What a sublayer adds to the stream, in training with some of it left out."""
+        return F.dropout(x, self.rate) if self.training and self.rate else x
 
 
 def make_attention(config: TransformerConfig, layer: int, causal: bool) -> nn.Module:

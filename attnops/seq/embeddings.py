@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnops.coords import is_concrete
@@ -62,7 +63,7 @@ class LearnedPositions(nn.Module):
                 f"position {int(position.max())} lies past the learned table of max_length={self.max_length}; "
                 "a longer text needs a longer table, or positions that extrapolate (rotary, ALiBi)"
             )
-        return nn.functional.embedding(position + self.offset if self.offset else position, self.weight)
+        return F.embedding(position + self.offset if self.offset else position, self.weight)
 
 
 class Embeddings(nn.Module):
@@ -86,7 +87,7 @@ class Embeddings(nn.Module):
         self.norm = (
             make_norm(config.norm, config.dim, config.norm_eps, config.norm_bias) if config.embedding_norm else None
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.rate = config.dropout
 
     def forward(self, ids: Tensor, position: Tensor, types: Tensor | None = None) -> Tensor:
         """`ids [B, N]`, `position [N]` or `[B, N]`, `types [B, N]` (0 where not given) to `[B, N, dim]`."""
@@ -102,7 +103,7 @@ class Embeddings(nn.Module):
             x = x + (self.token_type.weight[0] if types is None else self.token_type(types))
         if self.norm is not None:
             x = self.norm(x)
-        return self.dropout(x)  # type: ignore[no-any-return]
+        return F.dropout(x, self.rate) if self.training and self.rate else x
 
     def _check_types(self, types: Tensor, ids: Tensor) -> None:
         if self.token_type is None:
