@@ -2,6 +2,7 @@
 
     python -m benchmarks._readme_table
 
+Those of the compiled kernels go to docs/performance.md too.
 Reads `out/bench/*.json` and `out/demo/summary.json`, and writes the parts of README.md marked `figures` and `tracking`.
 What was not measured, or measured with `--small`, is left as it stands, and said.
 """
@@ -19,6 +20,8 @@ from examples.mtmc.methods import MEANING
 from examples.mtmc.summary import SHOWN
 
 HERE = Path(__file__).parent
+KERNELS = ("graphs", "layers", "growth", "sequences")
+PERFORMANCE = README.parent / "docs" / "performance.md"
 FIRST = ("overhead", "graphs", "layers", "growth")  # then the others, by name
 # The last words of a key say what the number is.
 HEADINGS = {
@@ -107,6 +110,8 @@ def main() -> None:
         print(f"figures: left as they are; {reason}")
     else:
         write_part("figures", figures(reports), options.page)
+        if of_kernels := [report for report in reports if report["name"] in KERNELS]:
+            write_part("figures", figures(of_kernels), PERFORMANCE)
         print(f"figures: {', '.join(report['name'] for report in reports)}")
     if options.demo.is_file():
         write_part("tracking", tracking(json.loads(options.demo.read_text(encoding="utf-8"))), options.page)
