@@ -114,7 +114,7 @@ def draw(outcomes: list[Outcome], path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> list[Outcome]:
     """Run from the command line; the outcomes are returned."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="fewer keys, widths and steps: seconds")
     parser.add_argument("--keys", type=int, default=None, help="K (10; 5 in small)")
     parser.add_argument("--heads", type=int, default=1)

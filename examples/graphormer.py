@@ -133,7 +133,7 @@ def draw(model: Transformer, path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> dict[str, tuple[float, float]]:
     """Run from the command line; accuracies in training and on new graphs are returned by model."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="fewer graphs and epochs: seconds")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("out/graphormer"))

@@ -86,8 +86,8 @@ def family(generations: int = 5, couples: int = 12, seed: int = 0) -> Facts:
         wed = [(people[a], people[b]) for a, b in zip(order[::2], order[1::2], strict=True)]
         facts += [(a, "spouse", b) for a, b in wed]
         if generation + 1 < generations:
-            for child in range(2 * couples):
-                parents[f"{generation + 1}.{child}"] = wed[int(torch.randint(couples, (1,), generator=generator))]
+            for place in range(2 * couples):
+                parents[f"{generation + 1}.{place}"] = wed[int(torch.randint(couples, (1,), generator=generator))]
     for child, pair in parents.items():
         facts += [(parent, "parent", child) for parent in pair]
         facts += [(elder, "grandparent", child) for parent in pair for elder in parents.get(parent, ())]
@@ -218,7 +218,7 @@ def draw(model: Listening, facts: Facts, path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> dict[str, tuple[float, float]]:
     """Run from the command line; MRR and hits@10 on the test facts are returned by model."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, default=None, help="folder of data sets; without it, a made-up family")
     parser.add_argument("--dataset", default="umls", help="umls, kinships, nations, FB15k-237, WN18RR")
     parser.add_argument("--small", action="store_true", help="few steps: seconds")

@@ -150,7 +150,7 @@ def give_back_freed_memory() -> None:
 
 def main(arguments: list[str] | None = None) -> dict[str, float]:
     """Run from the command line; the figures are returned. The exit code is 1 where the budget was exceeded."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--edges", type=int, default=1_000_000)
     parser.add_argument("--nodes", type=int, default=None, help="a hundredth of the edges, if not given")
     parser.add_argument("--chunks", type=int, default=8, choices=[1, 2, 4, 8, 16, 32, 64])

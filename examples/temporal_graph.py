@@ -180,7 +180,7 @@ def draw(model: Reader, stream: Stream, path: Path) -> None:
 
 def main(arguments: list[str] | None = None) -> dict[str, tuple[float, float, float]]:
     """Run from the command line; by model, accuracy on the record, accuracy replayed, and leakage are returned."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--small", action="store_true", help="fewer events and steps: seconds")
     parser.add_argument("--events", type=int, default=None, help="events of the stream (4000; 400 in small)")
     parser.add_argument("--seed", type=int, default=0)
@@ -203,7 +203,7 @@ def main(arguments: list[str] | None = None) -> dict[str, tuple[float, float, fl
             replayed = replay(model, stream, first).argmax(-1)
         truth = stream.mood[first:]
         scores = [float((answers == truth).float().mean()) for answers in (recorded, replayed)]
-        results[name] = (*scores, leakage(model, glimpse))
+        results[name] = (scores[0], scores[1], leakage(model, glimpse))
         print(f"{name:28}{scores[0]:15.1%}{scores[1]:11.1%}{results[name][2]:11.2g}")
     path = given.out / "stream.png"
     draw(models["past + TimeGap"], stream, path)
