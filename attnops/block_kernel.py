@@ -8,8 +8,8 @@ block is evaluated again in the backward, so that none is kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from attnops.biases.terms import LaidOut, Slope, Table
 from attnops.captured import captured_tensors
 from attnops.coords import Coords
 from attnops.kernels import library
-from attnops.kernels.block_attention import MOST_TERMS, block_attention, block_attention_backward
+from attnops.kernels.block_attention import MOST_TERMS, block_attention, block_attention_backward, run_forward
 from attnops.overrides import speaks_for
 from attnops.pairs import Pairs
 from attnops.patterns.rows import exact_ranges
@@ -33,7 +33,9 @@ NUMBERS = 1 << 22  # of a block of logits, about
 SCRATCH = 1 << 20  # bytes of the kernel's own, about
 # Whether its products keep up with torch's own library: read once, since a tracer cannot ask the library.
 WIDE = library.unavailable() is None and library.level() in ("x86-64-v3", "x86-64-v4")
-KEPT = 32  # terms of constant patterns and biases that are kept, where making them costs more than a small call
+KEPT = 64  # ranges and tables of constant priors that are kept, where making them costs more than a small call
+_kept: dict[tuple[object, ...], Any] = {}
+Made = TypeVar("Made")
 
 
 class _Terms(NamedTuple):
@@ -46,9 +48,6 @@ class _Terms(NamedTuple):
     offsets: list[int]
     slopes: list[Tensor]
     spots: list[Tensor]
-
-
-_kept: dict[tuple[object, ...], _Terms] = {}
 
 
 class _Options(NamedTuple):
@@ -106,38 +105,38 @@ def estimate_blocks(problem: Problem) -> Estimate:
 
 # --------------------------------------------------------------------------------------- all in one call of the kernel
 def _fused(call: Call) -> _Terms | None:
-    place = _constants(call)
-    if place in _kept:
-        return _kept[place]
-    terms = _told(call)
-    if place is not None and terms is not None:
-        if len(_kept) >= KEPT:
-            _kept.clear()
-        _kept[place] = terms
-    return terms
-
-
-def _constants(call: Call) -> tuple[object, ...] | None:
-    """What determines the terms, where pattern and bias are constants over positions that were not given."""
-    p = call.problem
-    if p.opaque or torch.is_inference_mode_enabled() or any("position" in side for side in call.coords):
+    intervals = _intervals(call)
+    if intervals is None and lowering.forbids(call):
         return None
-    pattern, bias = call.pattern.constants, () if call.bias is None else call.bias.constants
-    if pattern is None or bias is None:
-        return None
-    return (pattern, bias, p.heads, p.num_queries, p.num_keys, call.compute_dtype)
-
-
-def _told(call: Call) -> _Terms | None:
-    intervals = None
-    if lowering.forbids(call):
-        num_keys = call.key.shape[2]
-        intervals = exact_ranges(call.pattern, call.coords, call.batch_shape, call.query.shape[2], num_keys)
-        if intervals is None:
-            return None
-        intervals = intervals.clamp(0, num_keys).int().contiguous()
     terms = _Terms(intervals, None, [], [], [0, 0], [], [])
     return terms if call.bias is None else _with_biases(call, terms)
+
+
+def _intervals(call: Call) -> Tensor | None:
+    """The pattern's ranges, int32."""
+    if not lowering.forbids(call):
+        return None
+
+    def make() -> Tensor | None:
+        num_keys = call.key.shape[2]
+        ranges = exact_ranges(call.pattern, call.coords, call.batch_shape, call.query.shape[2], num_keys)
+        return None if ranges is None else ranges.clamp(0, num_keys).int().contiguous()
+
+    return _kept_or_made(call, call.pattern.constants, make)
+
+
+def _kept_or_made(call: Call, constants: tuple[object, ...] | None, make: Callable[[], Made]) -> Made:
+    """What constants over positions that were not given make of a problem's sizes: made once."""
+    p = call.problem
+    given = any("position" in side for side in call.coords)
+    if constants is None or given or p.opaque or torch.is_inference_mode_enabled():
+        return make()
+    place = (constants, p.heads, p.num_queries, p.num_keys, call.compute_dtype)
+    if place not in _kept:
+        if len(_kept) >= KEPT:
+            _kept.clear()
+        _kept[place] = make()
+    return _kept[place]  # type: ignore[no-any-return]
 
 
 def _with_biases(call: Call, terms: _Terms) -> _Terms | None:
@@ -163,7 +162,9 @@ def _with_biases(call: Call, terms: _Terms) -> _Terms | None:
         else:
             return None
     if relative:
-        tables.append(_by_differences(call, relative, aligned))
+        each = tuple(bias.constants for bias in relative)
+        constants = None if None in each else ("differences", *each)
+        tables.append(_kept_or_made(call, constants, lambda: _by_differences(call, relative, aligned)))
     if len(tables) > MOST_TERMS or len(slopes) > MOST_TERMS:
         return None
     nothing = torch.empty(0, dtype=torch.long)
@@ -212,9 +213,12 @@ def _run(call: Call, terms: _Terms, query: Tensor, key: Tensor, value: Tensor) -
     options = _options(call)
     if problem.forbids and (problem.learns or problem.opaque):
         key, value = _without_garbage(call, terms, key, value)
-    out, lse = block_attention(query, key, value, *terms, *options)
-    if problem.forbids and not (problem.learns or problem.opaque or lowering.all_finite(out)):
-        out, lse = block_attention(query, *_without_garbage(call, terms, key, value), *terms, *options)
+    if problem.learns or problem.opaque:
+        return block_attention(query, key, value, *terms, *options)
+    rest: tuple[Any, ...] = (*terms, *options)
+    out, lse = run_forward(query, key, value, *rest)
+    if problem.forbids and not lowering.all_finite(out):  # without a gradient, what garbage does shows in the output
+        out, lse = run_forward(query, *_without_garbage(call, terms, key, value), *rest)
     return out, lse
 
 
@@ -339,10 +343,9 @@ class _Blocks(torch.autograd.Function):
         for block in _blocks(call):
             if block.columns is None:
                 continue
+            rest: tuple[Any, ...] = (*_evaluated(call, block), *options)
             rows = query[:, :, block.rows]
-            part = block_attention(
-                rows, key[:, :, block.columns], value[:, :, block.columns], *_evaluated(call, block), *options
-            )
+            part = run_forward(rows, key[:, :, block.columns], value[:, :, block.columns], *rest)
             out[:, :, block.rows], lse[:, :, block.rows] = part
         ctx.save_for_backward(query, key, value, out, lse, *tensors)
         ctx.call, ctx.options = call, options

@@ -136,6 +136,32 @@ def _step(tensor: Tensor, axis: int) -> int:
     return tensor.stride(axis) if tensor.shape[axis] > 1 else 0
 
 
+def run_forward(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    intervals: Tensor | None,
+    additive: Tensor | None,
+    tables: list[Tensor],
+    indices: list[Tensor],
+    offsets: list[int],
+    slopes: list[Tensor],
+    spots: list[Tensor],
+    scale: float,
+    softcap: float,
+    dropout: float,
+    seed: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """`block_attention` without torch's dispatch, for a call that takes no gradient and is not traced."""
+    terms = (tables, indices, offsets, slopes, spots)
+    prepared = _Prepared(query, key, value, intervals, additive, *terms, scale, softcap, dropout, seed)
+    out = query.new_empty(*query.shape[:3], value.shape[3])
+    lse = query.new_empty(query.shape[:3])
+    prepared.call.out, prepared.call.lse = Rows.of(out), lse.data_ptr()
+    library.call("attnops_block_attention", prepared.call)
+    return out, lse
+
+
 @torch.library.custom_op("attnops::block_attention", mutates_args=(), device_types="cpu")
 def block_attention(
     query: Tensor,
@@ -158,13 +184,9 @@ def block_attention(
     `intervals [B|1, Nq|1, R, 2]`, int32: the keys that each query may attend, as half-open ranges (None: all);
     `additive [B|1, H|1, Nq|1, Nk|1]`, -inf forbids.
     """
-    terms = (tables, indices, offsets, slopes, spots)
-    prepared = _Prepared(query, key, value, intervals, additive, *terms, scale, softcap, dropout, seed)
-    out = query.new_empty(*query.shape[:3], value.shape[3])
-    lse = query.new_empty(query.shape[:3])
-    prepared.call.out, prepared.call.lse = Rows.of(out), lse.data_ptr()
-    library.call("attnops_block_attention", prepared.call)
-    return out, lse
+    return run_forward(
+        query, key, value, intervals, additive, tables, indices, offsets, slopes, spots, scale, softcap, dropout, seed
+    )
 
 
 @block_attention.register_fake
