@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from attnops.seq.hf import attention, register_hf
 
 transformers = pytest.importorskip("transformers")
 
-from tests.seq.tiny import ARCHITECTURES, DECODERS, padded, tiny, tokens  # noqa: E402
+from tests.seq.tiny import ARCHITECTURES, DECODERS, padded, randomised, tiny, tokens  # noqa: E402
 
 OWN = ["falcon", "bloom", "mpt", "roformer"]
 SERVED = [name for name in ARCHITECTURES if name.split("-")[0] not in OWN]
@@ -84,6 +86,56 @@ def test_generate_with_beams_and_with_a_static_cache(cache: str) -> None:
     beams = {"num_beams": 3} if cache == "dynamic" else {"cache_implementation": "static", "disable_compile": True}
     arguments = {"attention_mask": mask, "max_new_tokens": 8, "do_sample": False, **beams}
     assert torch.equal(ours.generate(ids, **arguments), theirs.generate(ids, **arguments))
+
+
+def test_the_name_serves_where_models_are_loaded_and_switched(tmp_path: Path) -> None:
+    theirs, ids = tiny("qwen3"), tokens(1, 9)
+    theirs.save_pretrained(tmp_path)
+    loaded = transformers.AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="attnops").eval()
+    with torch.no_grad():
+        expected = theirs(ids).logits
+        theirs.set_attn_implementation("attnops")
+        for model in (loaded, theirs):
+            with attnops.trace() as plans:
+                close(model(ids).logits, expected)
+            assert len(plans) == 2
+
+
+def test_encoder_decoders_and_pictures() -> None:
+    """Attention to an encoder, with a cache of its own, and models that have neither causality nor a mask."""
+    sizes = {"encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 2, "decoder_attention_heads": 2}
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 2}
+    bart = transformers.BartConfig(
+        vocab_size=67,
+        d_model=16,
+        encoder_ffn_dim=16,
+        decoder_ffn_dim=16,
+        max_position_embeddings=40,
+        **sizes,
+        **special,
+    )
+    vit = transformers.ViTConfig(
+        hidden_size=16, num_hidden_layers=2, num_attention_heads=2, intermediate_size=16, image_size=8, patch_size=4
+    )
+    ids, mask = padded(tokens(2, 9), [9, 5], "right")
+    models = []
+    for name in ("eager", "attnops"):
+        torch.manual_seed(0)
+        for config in (bart, vit):
+            config._attn_implementation = name
+        models.append(
+            [
+                randomised(transformers.BartForConditionalGeneration(copy.deepcopy(bart))).eval(),
+                randomised(transformers.ViTModel(copy.deepcopy(vit))).eval(),
+            ]
+        )
+    (theirs, their_eyes), (ours, our_eyes) = models
+    arguments = {"attention_mask": mask, "max_new_tokens": 8, "num_beams": 2, "do_sample": False}
+    assert torch.equal(ours.generate(ids, **arguments), theirs.generate(ids, **arguments))
+    with torch.no_grad(), attnops.trace() as plans:
+        picture = torch.rand(2, 3, 8, 8)
+        close(our_eyes(picture).last_hidden_state, their_eyes(picture).last_hidden_state)
+    assert len(plans) == 2
 
 
 @pytest.mark.parametrize("architecture", ["llama", "gpt_oss", "t5", "bert", "gemma2", "modernbert"])

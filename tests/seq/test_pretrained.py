@@ -68,6 +68,15 @@ def test_logits(architecture: str) -> None:
     close(*logits(ours, theirs, tokens(2, 14)))
 
 
+# DeepSeek's own: the magnitude is not on the turned channels but, squared, on all logits.
+YARN: dict[str, Any] = {
+    "rope_type": "yarn",
+    "rope_theta": 500.0,
+    "factor": 8.0,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+    "original_max_position_embeddings": 8,
+}
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"hidden_act": "gelu", "num_key_value_heads": None, "head_dim": 10, "attention_bias": False}),
     ("llama", {"rope_parameters": {"rope_type": "default", "rope_theta": 500.0}}),
@@ -77,10 +86,12 @@ VARIANTS: list[tuple[str, dict[str, Any]]] = [
     ("gpt2", {"n_inner": 40, "scale_attn_weights": False, "activation_function": "relu", "tie_word_embeddings": False}),
     ("falcon", {"bias": True, "multi_query": False, "num_kv_heads": 4}),
     ("falcon-new", {"num_ln_in_parallel_attn": 1}),
+    ("falcon-alibi", {"num_attention_heads": 12}),  # slopes that bfloat16 rounds
     ("mpt", {"attn_config": {"clip_qkv": 0.5, "softmax_scale": 0.3}}),
     ("mixtral", {"num_experts_per_tok": 1, "sliding_window": None}),
     ("deepseek_v3", {"q_lora_rank": None, "attention_bias": True, "rope_interleave": False, "norm_topk_prob": False}),
     ("deepseek_v3", {"n_shared_experts": 2, "first_k_dense_replace": 0, "hidden_act": "gelu"}),
+    ("deepseek_v3", {"rope_parameters": YARN}),
     ("gpt_oss", {"attention_bias": False, "swiglu_limit": 0.5}),
     ("llama4", {"use_qk_norm": False, "attn_temperature_tuning": False, "attention_chunk_size": None}),
     ("llama4", {"num_experts_per_tok": 2, "moe_layers": [0, 3], "no_rope_layers": [0, 1, 0, 1]}),
