@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from functools import partial
 
 import torch
 
@@ -43,9 +44,9 @@ def pairs(lengths: list[int]) -> dict[str, list[float]]:
     for length in lengths:
         query, key, value = torch.randn(3, 4, length, 32)
         runs = (
-            lambda q=query, k=key, v=value: attend(q, k, v, pattern=Causal()),
-            lambda q=query, k=key, v=value: attend(q, k, v, pattern=SlidingWindow(127)),
-            lambda q=query, k=key, v=value: linear_attend(q, k, v, causal=True),
+            partial(attend, query, key, value, pattern=Causal()),
+            partial(attend, query, key, value, pattern=SlidingWindow(127)),
+            partial(linear_attend, query, key, value, causal=True),
         )
         for row, run in zip(table.values(), runs, strict=True):
             row.append(seconds(run) / length * 1e6)
@@ -74,7 +75,7 @@ def bandwidth(held: list[int]) -> dict[str, list[tuple[float, float]]]:
         row = table[f"{heads} key heads" if heads > 1 else "1 key head"] = []
         for length in held:
             query, (key, value) = torch.randn(8, 1, 64), torch.randn(2, heads, length, 64)
-            took = seconds(lambda q=query, k=key, v=value: attend(q, k, v), 20)
+            took = seconds(partial(attend, query, key, value), 20)
             row.append((took * 1e3, 2 * key.numel() * 4 / took / 1e9))
     return table
 
