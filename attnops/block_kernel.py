@@ -214,7 +214,8 @@ def _run(call: Call, terms: _Terms, query: Tensor, key: Tensor, value: Tensor) -
     if problem.forbids and (problem.learns or problem.opaque):
         key, value = _without_garbage(call, terms, key, value)
     if problem.learns or problem.opaque:
-        return block_attention(query, key, value, *terms, *options)
+        out, lse = block_attention(query, key, value, *terms, *options)
+        return out, lse
     rest: tuple[Any, ...] = (*terms, *options)
     out, lse = run_forward(query, key, value, *rest)
     if problem.forbids and not lowering.all_finite(out):  # without a gradient, what garbage does shows in the output
