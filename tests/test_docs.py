@@ -14,10 +14,10 @@ import pytest
 import torch
 
 import attnops
-from attnops import block_kernel
 import attnops.graph
 import attnops.seq
 import attnops.testing
+from attnops import block_kernel
 from benchmarks import _readme_table
 from docs import marked, pictures, support_table
 
