@@ -217,9 +217,9 @@ def _run(call: Call, terms: _Terms, query: Tensor, key: Tensor, value: Tensor) -
         out, lse = block_attention(query, key, value, *terms, *options)
         return out, lse
     rest: tuple[Any, ...] = (*terms, *options)
-    out, lse = run_forward(query, key, value, *rest)
-    if problem.forbids and not lowering.all_finite(out):  # without a gradient, what garbage does shows in the output
-        out, lse = run_forward(query, *_without_garbage(call, terms, key, value), *rest)
+    out, lse, finite = run_forward(query, key, value, *rest)
+    if problem.forbids and not finite:  # without a gradient, what garbage does shows in the output
+        out, lse, _ = run_forward(query, *_without_garbage(call, terms, key, value), *rest)
     return out, lse
 
 
@@ -346,8 +346,8 @@ class _Blocks(torch.autograd.Function):
                 continue
             rest: tuple[Any, ...] = (*_evaluated(call, block), *options)
             rows = query[:, :, block.rows]
-            part = run_forward(rows, key[:, :, block.columns], value[:, :, block.columns], *rest)
-            out[:, :, block.rows], lse[:, :, block.rows] = part
+            part, part_lse, _ = run_forward(rows, key[:, :, block.columns], value[:, :, block.columns], *rest)
+            out[:, :, block.rows], lse[:, :, block.rows] = part, part_lse
         ctx.save_for_backward(query, key, value, out, lse, *tensors)
         ctx.call, ctx.options = call, options
         ctx.set_materialize_grads(False)

@@ -62,6 +62,7 @@ class BlockAttention(ctypes.Structure):
         *((f"additive_{axis}", ctypes.c_int64) for axis in ("batch", "head", "query", "key")),
         ("out", Rows),
         ("lse", ctypes.c_void_p),
+        ("not_finite", ctypes.POINTER(ctypes.c_int64)),
         ("grad_out", Rows),
         ("grad_lse", ctypes.c_void_p),
         *((name, Rows) for name in ("grad_query", "grad_key", "grad_value")),
@@ -151,15 +152,18 @@ def run_forward(
     softcap: float,
     dropout: float,
     seed: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """`block_attention` without torch's dispatch, for a call that takes no gradient and is not traced."""
+) -> tuple[Tensor, Tensor, bool]:
+    """`block_attention` without torch's dispatch, for a call that takes no gradient and is not traced; whether out is
+    finite throughout comes third, found on the way."""
     terms = (tables, indices, offsets, slopes, spots)
     prepared = _Prepared(query, key, value, intervals, additive, *terms, scale, softcap, dropout, seed)
     out = query.new_empty(*query.shape[:3], value.shape[3])
     lse = query.new_empty(query.shape[:3])
+    not_finite = ctypes.c_int64(0)
     prepared.call.out, prepared.call.lse = Rows.of(out), lse.data_ptr()
+    prepared.call.not_finite = ctypes.pointer(not_finite)
     library.call("attnops_block_attention", prepared.call)
-    return out, lse
+    return out, lse, not not_finite.value
 
 
 @torch.library.custom_op("attnops::block_attention", mutates_args=(), device_types="cpu")
@@ -184,9 +188,10 @@ def block_attention(
     `intervals [B|1, Nq|1, R, 2]`, int32: the keys that each query may attend, as half-open ranges (None: all);
     `additive [B|1, H|1, Nq|1, Nk|1]`, -inf forbids.
     """
-    return run_forward(
+    out, lse, _ = run_forward(
         query, key, value, intervals, additive, tables, indices, offsets, slopes, spots, scale, softcap, dropout, seed
     )
+    return out, lse
 
 
 @block_attention.register_fake

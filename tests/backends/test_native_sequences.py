@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -189,6 +191,23 @@ def test_two_threads_at_once_give_the_same_numbers() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         assert all(pool.map(again, range(8)))
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+def test_a_forked_child_gives_the_same_numbers() -> None:
+    """OpenMP's threads do not live on in it; whoever waits for them waits for ever."""
+    query = normal(1, 4, 500, 32)
+    torch.set_num_threads(2)
+    try:
+        want = attnops.attend(query, query, query, pattern=attnops.Causal(), bias=attnops.ALiBi(4), backend="native")
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            got = attnops.attend(query, query, query, pattern=attnops.Causal(), bias=attnops.ALiBi(4), backend="native")
+            os._exit(0 if got.numpy().tobytes() == want.numpy().tobytes() else 1)  # type: ignore[union-attr]
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        torch.set_num_threads(1)
 
 
 def test_strided_rows_are_read_in_place() -> None:

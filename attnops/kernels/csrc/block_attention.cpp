@@ -195,7 +195,12 @@ class Forward {
             const T* held = state.sum + row * width_;
             bool dead = state.top[row] == -INFINITE<T>;
             T share = dead ? T(0) : 1 / state.total[row];
-            for (Index d = 0; d < call_.value_dim; ++d) out[d] = held[d] * share;
+            T nothing = 0;  // NaN once a number is not finite
+            for (Index d = 0; d < call_.value_dim; ++d) {
+                out[d] = held[d] * share;
+                nothing += out[d] * 0;
+            }
+            if (nothing != 0 && call_.not_finite) __atomic_store_n(call_.not_finite, 1, __ATOMIC_RELAXED);
             T* lse = static_cast<T*>(call_.lse) + (tile.batch * call_.heads + tile.head(row)) * call_.queries;
             lse[tile.query(row)] = dead ? -INFINITE<T> : state.top[row] + logarithm_of(state.total[row]);
         }

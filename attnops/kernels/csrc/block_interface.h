@@ -42,7 +42,8 @@ struct BlockAttention {
     const void* additive;  // [B|1, H|1, Nq|1, Nk|1], -inf forbids; null: 0
     std::int64_t additive_batch, additive_head, additive_query, additive_key;
     Rows out;
-    void* lse;  // [B, H, Nq]
+    void* lse;                // [B, H, Nq]
+    std::int64_t* not_finite;  // set to 1 where some number of out is not; null where nobody asks
     // backward; grad_query, grad_key, grad_value are added to
     Rows grad_out;
     const void* grad_lse;  // [B, H, Nq] or null
