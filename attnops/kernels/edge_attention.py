@@ -259,3 +259,6 @@ class EdgeAttentionFunction(torch.autograd.Function):
         )
         parameters = (grad if want else None for grad, want in zip(grads[3:], wanted, strict=True))
         return (*grads[:3], *parameters, None, None, None)
+
+
+library.require_size("attnops_edge_attention", EdgeAttention)

@@ -116,11 +116,15 @@ def use_level(name: str) -> None:
 
 
 def require_size(name: str, structure: type[ctypes.Structure]) -> None:
-    """Raise `OSError` where the library's structure is not the one that Python fills."""
-    size = getattr(load(), f"{name}_size")
-    size.restype = ctypes.c_int64
-    if size() != ctypes.sizeof(structure):
-        raise OSError(f"the compiled kernels hold another {structure.__name__}; reinstall attnops from source")
+    """Give the library up where its structure is not the one that Python fills: it is of other sources."""
+    global _LIBRARY, _REASON
+    if _LIBRARY is None:
+        return
+    size = getattr(_LIBRARY, f"{name}_size", None)
+    if size is not None:
+        size.restype = ctypes.c_int64
+    if size is None or size() != ctypes.sizeof(structure):
+        _LIBRARY, _REASON = None, "the compiled kernels are of another version of attnops; reinstall it from source"
 
 
 def call(name: str, structure: ctypes.Structure) -> None:

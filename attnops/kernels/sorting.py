@@ -38,7 +38,6 @@ def sort_edges(source: Tensor, target: Tensor, num_queries: int, num_keys: int) 
         ValueError: an end that is no node.
         MemoryError: no scratch space, one number for an edge at most.
     """
-    library.require_size("attnops_sort_edges", _SortEdges)
     source, target = source.contiguous(), target.contiguous()
     edges = source.shape[0]
     sizes = (num_queries + 1, edges, edges, edges, edges, num_keys + 1, edges, edges)
@@ -59,3 +58,6 @@ def sort_edges(source: Tensor, target: Tensor, num_queries: int, num_keys: int) 
     if failed:
         raise ValueError(f"an end of an edge is negative, or not below num_keys={num_keys}, num_queries={num_queries}")
     return results
+
+
+library.require_size("attnops_sort_edges", _SortEdges)
