@@ -43,7 +43,7 @@ def pairs(lengths: list[int]) -> dict[str, list[float]]:
     table: dict[str, list[float]] = {"all of the past": [], "a window of 128": [], "linear attention": []}
     for length in lengths:
         query, key, value = torch.randn(3, 4, length, 32)
-        runs = (
+        runs: tuple[Callable[[], object], ...] = (
             partial(attend, query, key, value, pattern=Causal()),
             partial(attend, query, key, value, pattern=SlidingWindow(127)),
             partial(linear_attend, query, key, value, causal=True),
