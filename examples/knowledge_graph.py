@@ -222,7 +222,7 @@ def main(arguments: list[str] | None = None) -> dict[str, tuple[float, float]]:
     parser.add_argument("--data", type=Path, default=None, help="folder of data sets; without it, a made-up family")
     parser.add_argument("--dataset", default="umls", help="umls, kinships, nations, FB15k-237, WN18RR")
     parser.add_argument("--small", action="store_true", help="few steps: seconds")
-    parser.add_argument("--steps", type=int, default=None, help="of training (400; 30 in small)")
+    parser.add_argument("--steps", type=int, default=None, help="of training (400; 80 in small)")
     parser.add_argument("--batch", type=int, default=1024, help="facts that are asked about in a step")
     parser.add_argument("--dim", type=int, default=64)
     parser.add_argument("--dropout", type=float, default=0.3)
@@ -230,7 +230,7 @@ def main(arguments: list[str] | None = None) -> dict[str, tuple[float, float]]:
     parser.add_argument("--out", type=Path, default=Path("out/knowledge_graph"))
     given = parser.parse_args(arguments)
     facts = family(seed=given.seed) if given.data is None else read_facts(given.data, given.dataset)
-    steps = given.steps or (30 if given.small else 400)
+    steps = given.steps or (80 if given.small else 400)
     counts = ", ".join(f"{len(rows)} {part}" for part, rows in sorted(facts.parts.items(), reverse=True))
     name = "a made-up family" if given.data is None else given.dataset
     print(f"{name}: {facts.entities} entities, {len(facts.relations)} relations; facts: {counts}; seed {given.seed}")
