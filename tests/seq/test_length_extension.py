@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -92,6 +93,20 @@ def test_every_cache_writes_the_same(scaling: str) -> None:
         caches = ["full", "paged", "rolling"] + (["none"] if changes == depth(scaling) else [])
         written = [generate(ours, ids, 12, cache=cache) for cache in caches]
         assert all(torch.equal(other, written[0]) for other in written[1:])
+
+
+@pytest.mark.parametrize("scaling", SCALINGS)
+def test_a_config_as_transformers_4_wrote_it(scaling: str, tmp_path: Path) -> None:
+    """`rope_theta` and `rope_scaling` with a `type`, and code of the folder's own, which is not run."""
+    theirs, ids = stretched(scaling), tokens(1, LONG)
+    theirs.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    rope = config.pop("rope_parameters")
+    config["rope_theta"], config["rope_scaling"] = rope.pop("rope_theta"), {"type": rope.pop("rope_type"), **rope}
+    config["auto_map"] = {"AutoConfig": "configuration_own.OwnConfig"}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with torch.no_grad():
+        close(from_pretrained(tmp_path)(ids), theirs(ids).logits)
 
 
 def test_ntk_is_a_larger_base() -> None:

@@ -35,7 +35,7 @@ def read_folder(folder: Path, known: Iterable[str]) -> tuple[Any, str | None, di
         from transformers import AutoConfig
     except ImportError as error:
         raise ImportError("from_pretrained needs transformers and safetensors (pip install 'attnops[hf]')") from error
-    config = AutoConfig.from_pretrained(folder, local_files_only=True)
+    config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     return config, (values.get("architectures") or [None])[0], _read_weights(folder)
 
 
