@@ -1,30 +1,24 @@
 """Attention over a grid by the compiled block kernel: what of a call it knows, and what is evaluated for it.
 
-Where the pattern is told by ranges and every bias by a term, one call of the kernel runs all (`_fused`). Else pattern
+Where the pattern is told by ranges and every bias by a term, one call of the kernel runs all. Else pattern
 and bias are evaluated, block after block of queries, as numbers that the kernel adds to its logits; in training each
 block is evaluated again in the backward, so that none is kept.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from attnops import lowering
-from attnops.biases.base import Bias
-from attnops.biases.terms import LaidOut, Slope, Table
+from attnops.block_terms import Terms, told
 from attnops.captured import captured_tensors
-from attnops.coords import Coords
 from attnops.kernels import library
-from attnops.kernels.block_attention import MOST_TERMS, block_attention, block_attention_backward, run_forward
-from attnops.overrides import speaks_for
-from attnops.pairs import Pairs
-from attnops.patterns.rows import exact_ranges
+from attnops.kernels.block_attention import block_attention, block_attention_backward, run_forward
 from attnops.problem import Call, Estimate, NotFiniteError, Problem, Result, UnsupportedError
 from attnops.scores.dot import DotProduct
 
@@ -33,21 +27,6 @@ NUMBERS = 1 << 22  # of a block of logits, about
 SCRATCH = 1 << 20  # bytes of the kernel's own, about
 # Whether its products keep up with torch's own library: read once, since a tracer cannot ask the library.
 WIDE = library.unavailable() is None and library.level() in ("x86-64-v3", "x86-64-v4")
-KEPT = 64  # ranges and tables of constant priors that are kept, where making them costs more than a small call
-_kept: dict[tuple[object, ...], Any] = {}
-Made = TypeVar("Made")
-
-
-class _Terms(NamedTuple):
-    """Pattern and bias as the kernel takes them."""
-
-    intervals: Tensor | None
-    additive: Tensor | None
-    tables: list[Tensor]
-    indices: list[Tensor]
-    offsets: list[int]
-    slopes: list[Tensor]
-    spots: list[Tensor]
 
 
 class _Options(NamedTuple):
@@ -60,7 +39,7 @@ class _Options(NamedTuple):
 def attend_blocks(call: Call) -> Result:
     """Run a call whose score is the dot product."""
     vectors = tuple(x.to(call.compute_dtype) for x in (call.query, call.key, call.value))
-    terms = _fused(call)
+    terms = told(call)
     if terms is None and (call.problem.opaque or _rows(call.problem) >= call.problem.num_queries):
         parts = [_traced(call, vectors, block) for block in _blocks(call)]
         out, lse = parts[0] if len(parts) == 1 else (torch.cat(x, 2) for x in zip(*parts, strict=True))
@@ -104,110 +83,7 @@ def estimate_blocks(problem: Problem) -> Estimate:
 
 
 # --------------------------------------------------------------------------------------- all in one call of the kernel
-def _fused(call: Call) -> _Terms | None:
-    intervals = _intervals(call)
-    if intervals is None and lowering.forbids(call):
-        return None
-    terms = _Terms(intervals, None, [], [], [0, 0], [], [])
-    return terms if call.bias is None else _with_biases(call, terms)
-
-
-def _intervals(call: Call) -> Tensor | None:
-    """The pattern's ranges, int32."""
-    if not lowering.forbids(call):
-        return None
-
-    def make() -> Tensor | None:
-        num_keys = call.key.shape[2]
-        ranges = exact_ranges(call.pattern, call.coords, call.batch_shape, call.query.shape[2], num_keys)
-        return None if ranges is None else ranges.clamp(0, num_keys).int().contiguous()
-
-    return _kept_or_made(call, call.pattern.constants, make)
-
-
-def _kept_or_made(call: Call, constants: tuple[object, ...] | None, make: Callable[[], Made]) -> Made:
-    """What constants over positions that were not given make of a problem's sizes: made once."""
-    p = call.problem
-    given = any("position" in side for side in call.coords)
-    if constants is None or given or p.opaque or torch.is_inference_mode_enabled():
-        return make()
-    place = (constants, p.heads, p.num_queries, p.num_keys, call.compute_dtype)
-    if place not in _kept:
-        if len(_kept) >= KEPT:
-            _kept.clear()
-        _kept[place] = make()
-    return _kept[place]  # type: ignore[no-any-return]
-
-
-def _with_biases(call: Call, terms: _Terms) -> _Terms | None:
-    assert call.bias is not None
-    aligned = "position" not in call.coords[0] and "position" not in call.coords[1]
-    relative: list[Bias] = []
-    additive: Tensor | None = None
-    tables, slopes = [], []
-    for bias in (bias for bias in call.bias.terms if bias.adds):
-        reach = bias.reach if speaks_for(type(bias), "reach", "forward") else None
-        if reach is not None and (aligned or (reach < math.inf and _are_integers(call.coords))):
-            relative.append(bias)
-            continue
-        sizes = (call.batch_shape, call.query.shape[2], call.key.shape[2])
-        term = bias.term(call.coords, *sizes) if speaks_for(type(bias), "term", "forward") else None
-        if isinstance(term, Table):
-            tables.append(term)
-        elif isinstance(term, Slope):
-            slopes.append(term)
-        elif isinstance(term, LaidOut):
-            values = term.values.to(call.compute_dtype)
-            additive = values if additive is None else additive + values
-        else:
-            return None
-    if relative:
-        each = tuple(bias.constants for bias in relative)
-        constants = None if None in each else ("differences", *each)
-        tables.append(_kept_or_made(call, constants, lambda: _by_differences(call, relative, aligned)))
-    if len(tables) > MOST_TERMS or len(slopes) > MOST_TERMS:
-        return None
-    nothing = torch.empty(0, dtype=torch.long)
-    for table in tables:
-        terms.tables.append(table.table.to(call.compute_dtype))
-        terms.indices.extend(nothing if x is None else x for x in (table.row, table.shift, table.column))
-        terms.offsets.extend((table.offset, int(table.diagonal)))
-    for slope in slopes:
-        terms.slopes.append(slope.slope.to(call.compute_dtype))
-        terms.spots.extend((slope.query, slope.key))
-    return terms._replace(additive=additive)
-
-
-def _are_integers(coords: tuple[Coords, Coords]) -> bool:
-    return not any("position" in side and side.data["position"].is_floating_point() for side in coords)
-
-
-def _by_differences(call: Call, biases: list[Bias], aligned: bool) -> Table:
-    """The sum of biases that depend on the difference of positions alone, evaluated once over all differences."""
-    query, key = call.coords
-    num_queries, num_keys, heads = call.query.shape[2], call.key.shape[2], call.query.shape[1]
-    if aligned:  # differences from that of the last query and first key on
-        low, count = key.offset - query.offset - (num_queries - 1), num_queries + num_keys - 1
-    else:
-        reach = int(max(bias.reach or 0 for bias in biases))
-        low, count = -reach, 2 * reach + 1
-    origin, differences = Coords(), Coords()
-    differences.offset = low
-    where = ((origin, differences), (), heads, slice(0, 1), slice(0, count))
-    pairs = Pairs.grid(*where, dtype=call.compute_dtype, device=call.query.device)
-    table = lowering.bias_at(biases[0], pairs)
-    for bias in biases[1:]:
-        table = table + lowering.bias_at(bias, pairs)
-    if aligned:
-        return Table(table, num_queries - 1, diagonal=True)
-    sides = [
-        side.data["position"] if "position" in side else torch.arange(side.offset, side.offset + size).unsqueeze(0)
-        for side, size in ((query, num_queries), (key, num_keys))
-    ]
-    return Table(table, -low, shift=sides[0], column=sides[1])
-
-
-def _run(call: Call, terms: _Terms, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def _run(call: Call, terms: Terms, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """One call of the kernel, whose products would carry garbage of a forbidden pair into the row: kept out here."""
     problem = call.problem
     options = _options(call)
@@ -229,7 +105,7 @@ def _options(call: Call) -> _Options:
     return _Options(call.scale, call.score.softcap or 0.0, call.dropout, seed)
 
 
-def _without_garbage(call: Call, terms: _Terms, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
+def _without_garbage(call: Call, terms: Terms, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
     """Key and value with zeros in the rows that nobody attends."""
     if not call.problem.opaque and lowering.all_finite(key, value):
         return key, value
@@ -247,7 +123,7 @@ def _require_finite(call: Call, key: Tensor, value: Tensor) -> None:
         )
 
 
-def _attended(terms: _Terms, key: Tensor) -> Tensor:
+def _attended(terms: Terms, key: Tensor) -> Tensor:
     """`[B|1, Hkv|1, Nk, 1]`: whether some query of the batch row and key head may attend each key."""
     num_keys = key.shape[2]
     attended = torch.ones(1, 1, 1, 1, dtype=torch.bool)
@@ -299,7 +175,7 @@ def _blocks(call: Call) -> Iterator[_Block]:
             yield _Block(rows, torch.cat([torch.arange(low, high) for low, high in ranges]))
 
 
-def _evaluated(call: Call, block: _Block) -> _Terms:
+def _evaluated(call: Call, block: _Block) -> Terms:
     """Pattern and bias of a block, laid out: -inf where a pair is forbidden."""
     assert block.columns is not None
     pairs = call.block(block.rows, block.columns)
@@ -310,7 +186,7 @@ def _evaluated(call: Call, block: _Block) -> _Terms:
         bias = torch.where(allowed, bias, float("-inf"))
     additive = bias.expand(*bias.shape[:2], *pairs.shape[2:]) if bias.ndim else None
     first_key = block.columns.start if isinstance(block.columns, slice) else 0
-    return _Terms(None, additive, [], [], [block.rows.start, first_key], [], [])
+    return Terms(None, additive, [], [], [block.rows.start, first_key], [], [])
 
 
 def _nothing(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
@@ -386,7 +262,7 @@ class _Blocks(torch.autograd.Function):
         return (None, dq, dk, dv, *learned)
 
 
-def _detached(terms: _Terms) -> _Terms:
+def _detached(terms: Terms) -> Terms:
     return terms if terms.additive is None else terms._replace(additive=terms.additive.detach())
 
 

@@ -51,6 +51,30 @@ ATTNOPS_INLINE Vector<double, N> exponential_of_negative(const Vector<double, N>
     return exponential<N>(argument);
 }
 
+// tanh, to a few units in the last place. (Cephes' polynomial near 0, where the quotient would cancel.)
+template <int N>
+ATTNOPS_INLINE Vector<float, N> hyperbolic_tangent_of(const Vector<float, N>& argument) {
+    using F = Vector<float, N>;
+    F size = argument < 0 ? -argument : argument;
+    F falling = exponential_of_negative<N>(size * -2.0f);
+    F far = (1.0f - falling) / (1.0f + falling);
+    F square = argument * argument;
+    F power = square * -5.70498872745e-3f + 2.06390887954e-2f;
+    power = power * square - 5.37397155531e-2f;
+    power = power * square + 1.33314422036e-1f;
+    power = power * square - 3.33332819422e-1f;
+    F near = power * square * argument + argument;
+    far = argument < 0 ? -far : far;
+    return size < 0.625f ? near : far;
+}
+
+template <int N>
+ATTNOPS_INLINE Vector<double, N> hyperbolic_tangent_of(const Vector<double, N>& argument) {
+    Vector<double, N> result{};
+    for (int lane = 0; lane < N; ++lane) result[lane] = __builtin_tanh(argument[lane]);
+    return result;
+}
+
 ATTNOPS_INLINE float exponential_of(float x) { return __builtin_expf(x); }
 ATTNOPS_INLINE double exponential_of(double x) { return __builtin_exp(x); }
 ATTNOPS_INLINE float logarithm_of(float x) { return __builtin_logf(x); }
@@ -149,11 +173,12 @@ template <typename T>
 void finish_logits(const BlockAttention& call, const LogitRow& row, T* __restrict logits, T* __restrict slope) {
     T scale = static_cast<T>(call.scale);
     if (call.softcap > 0) {
+        constexpr int W = WIDTH<T>;
         T cap = static_cast<T>(call.softcap);
-        for (Index c = row.low; c < row.high; ++c) {
-            T capped = static_cast<T>(__builtin_tanh(logits[c] * scale / cap));
-            logits[c] = capped * cap;
-            if (slope) slope[c] = 1 - capped * capped;
+        for (Index c = row.low; c < row.high; c += W) {
+            Vector<T, W> capped = hyperbolic_tangent_of<W>(load<W>(logits + c) * scale / cap);
+            store<W>(logits + c, capped * cap);
+            if (slope) store<W>(slope + c, T(1) - capped * capped);
         }
     } else {
         for (Index c = row.low; c < row.high; ++c) logits[c] *= scale;
