@@ -186,7 +186,7 @@ def _asks_for_duplicates(backend: str | Plan) -> bool:
     """Whether to look for duplicate edges: not unless a backend is named that cannot take them."""
     if isinstance(backend, Plan):
         return backend.problem.unique_edges is not None
-    return backend not in ("auto", "scatter", "reference")
+    return backend not in ("auto", "native", "scatter", "reference")
 
 
 def _plan(arguments: Arguments, name: str, candidates: tuple[Candidate, ...]) -> Plan:

@@ -16,7 +16,7 @@ from tests.laws.problems import BACKENDS, TRAINING, Built, Problem, hold
 from tests.laws.test_forbidden import close
 
 pytestmark = pytest.mark.usefixtures("poison")
-LISTS = [name for name in BACKENDS if name in ("reference", "scatter")]
+LISTS = [name for name in BACKENDS if name in ("reference", "scatter", "native")]
 
 
 def everything(built: Built, backend: str) -> dict[str, Tensor]:
