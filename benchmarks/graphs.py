@@ -86,14 +86,13 @@ def measured(name: str, nodes: int, edges: int, heads: int, dim: int, options: a
             [*train(forwards["attnops"])], [*train(forward)], f"{name}, gradients, {peer}", relative=2e-4
         )
     buffer = torch.ones(2**20 if options.small else 2**27)
-    buffer.sum()
-    rounds = 2 if options.small else 3
+    reading = edges * heads * 2 * dim / buffer.numel() * side.seconds({"sum": buffer.sum}, 5)["sum"]
+    rounds = 2 if options.small else 3 if edges > 500_000 else 15
     with torch.no_grad():
-        forward = side.seconds({**forwards, "sum": buffer.sum}, rounds, pause=0.003, warm=True)
+        forward = side.seconds(forwards, rounds, pause=0.003, warm=True)
     training = side.seconds(
         {who: lambda run=run: train(run) for who, run in forwards.items()}, rounds, pause=0.003, warm=True
     )
-    reading = edges * heads * 2 * dim / buffer.numel() * forward["sum"]
 
     def whole() -> tuple[Tensor, ...]:
         fresh = attnops.Edges(edge_index, nodes, nodes)
