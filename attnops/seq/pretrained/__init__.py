@@ -99,8 +99,7 @@ def _build(family: Family, config: Any, name: str, tensors: dict[str, Any]) -> D
         raise ValueError(f"{config.model_type}: is_causal is False, which is not supported")
     settings = Settings(config)
     ours = family.config(settings)
-    # No weight is drawn only to be thrown away; but a relative bias counts its buckets as it is made.
-    with torch.device("cpu" if ours.has_position("relative") else "meta"):
+    with torch.device("meta"):  # no weight is drawn only to be thrown away
         model = family.model(ours)
         if family.change is not None:
             family.change(model, settings, name)
