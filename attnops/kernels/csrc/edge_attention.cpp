@@ -127,9 +127,9 @@ public:
         parallel(call.batches * pieces.count(), call.threads, [&](std::int64_t task) {
             const std::int64_t b = task / pieces.count();
             const Piece& piece = pieces[task % pieces.count()];
-            Scratch<T> state(heads * (BLOCK + 2) + N);
+            Scratch<T> state(heads * (BLOCK + call.dim + 2) + 3 * N);
             if (!state.data) return __atomic_store_n(&failed, 1, __ATOMIC_RELAXED);
-            T *logits = state.data, *top = logits + heads * BLOCK + N, *total = top + heads;
+            T *logits = state.data, *top = logits + heads * (BLOCK + call.dim) + N, *total = top + heads + N;
             if (piece.part >= 0) {
                 T* part = parts.data + (b * pieces.parts() + piece.part) * heads * width;
                 attend(b, piece.first_row, piece.first_edge, piece.last_edge, part, call.value_dim, part + heads * call.value_dim,
@@ -230,8 +230,9 @@ public:
     }
 
 private:
-    // Of one block of edges: where their keys, values and terms lie, for head 0.
+    // Of one block of edges: where their keys, values and terms lie, for head 0; and their query, scaled.
     struct Block {
+        const T* query;
         std::int64_t first;
         int count;
         const T* keys[BLOCK];
@@ -264,19 +265,19 @@ private:
 
     std::int64_t pair(std::int64_t b, std::int64_t h, std::int64_t place) const { return (b * heads + h) * edges + place; }
 
-    // The scores of a block, softcapped, before the bias.
-    void score(std::int64_t b, std::int64_t h, std::int64_t i, const Block& block, T* s) const {
-        const T* q = query.at(b, h, i);
-        const std::int64_t offset = key_offset(h);
+    // The scores of a block, softcapped, before the bias; those of head h at s + h · count.
+    void score(std::int64_t b, std::int64_t i, const Block& block, T* s) const {
+        const int count = block.count, dim = static_cast<int>(call.dim);
         if (call.score != 0) {
-            additive.dots(a + h * call.dim, slope, q, block.keys, offset, term ? block.terms : nullptr, h * term.head,
-                          block.count, static_cast<int>(call.dim), s);
+            for (std::int64_t h = 0; h < heads; ++h)
+                additive.dots(a + h * call.dim, slope, query.at(b, h, i), block.keys, key_offset(h),
+                              term ? block.terms : nullptr, h * term.head, count, dim, s + h * count);
             return;
         }
-        by_dim.dots(q, block.keys, offset, block.count, static_cast<int>(call.dim), s);
-        for (int e = 0; e < block.count; ++e) s[e] *= scale;
+        by_dim.dots(block.query, {heads, call.dim, key.head, group}, block.keys, count, dim, s);
         if (softcap > 0)
-            for (int e = 0; e < block.count; ++e) s[e] = softcap * static_cast<T>(__builtin_tanh(s[e] / softcap));
+            for (std::int64_t e = 0; e < heads * count; ++e)
+                s[e] = softcap * static_cast<T>(__builtin_tanh(s[e] / softcap));
     }
 
     // Scores to logits: a pair whose bias is −inf is forbidden, whatever its score.
@@ -290,11 +291,13 @@ private:
         for (int e = 0; e < count; ++e) to[e] = from[e];
     }
 
-    // total += Σ coefficients[e] · row_e, without the rows whose coefficient is 0: they may hold garbage.
-    static void add_used(const RowLoops<T>& loops, T* total, const T* coefficients, const T* const* rows,
-                         std::int64_t offset, int count, std::int64_t dim) {
+    // total += Σ coefficients[e] · row_e, without the rows of forbidden pairs: their coefficient is 0, and they may hold
+    // garbage.
+    void add_used(const RowLoops<T>& loops, T* total, const T* coefficients, const T* const* rows,
+                         std::int64_t offset, int count, std::int64_t dim) const {
         int unused = 0;
-        for (int e = 0; e < count; ++e) unused += coefficients[e] == 0;
+        if (bias)
+            for (int e = 0; e < count; ++e) unused += coefficients[e] == 0;
         if (unused == 0) {
             loops.add(total, coefficients, rows, offset, count, static_cast<int>(dim));
             return;
@@ -329,13 +332,14 @@ private:
         clear(sums, step, heads, call.value_dim);
         for (std::int64_t h = 0; h < heads; ++h) top[h] = -INFINITE<T>, total[h] = 0;
         Block block;
+        block.query = s + heads * BLOCK + N;
+        scale_query(b, i, s + heads * BLOCK + N);
         for (; first < last; first += BLOCK) {
             point(block, b, first, last);
             const int count = block.count;
-            for (std::int64_t h = 0; h < heads; ++h) {
-                fetch(value, call.source, first, count, b, value_offset(h), call.value_dim);
-                score(b, h, i, block, s + h * count);
-            }
+            for (std::int64_t h = 0; h < value_heads; ++h)
+                fetch(value, call.source, first, count, b, h * value.head, call.value_dim);
+            score(b, i, block, s);
             for (std::int64_t h = 0; h < heads; ++h) {
                 if (scores) copy(scores + pair(b, h, first), s + h * count, count);
                 add_bias(b, h, block, s + h * count);
@@ -352,9 +356,16 @@ private:
         }
     }
 
+    void scale_query(std::int64_t b, std::int64_t i, T* scaled) const {
+        for (std::int64_t h = 0; h < heads; ++h) {
+            const T* row = query.at(b, h, i);
+            for (std::int64_t d = 0; d < call.dim; ++d) scaled[h * call.dim + d] = row[d] * scale;
+        }
+    }
+
     // Logits to logit − top; what was summed before is brought to the new top.
     void lower(T* s, int count, T* sums, T& top, T& total) const {
-        T higher = largest_of(s, count, top);
+        T higher = largest_of(s, count, total == 0 ? -INFINITE<T> : top);
         if (higher == -INFINITE<T>) higher = 0;  // all forbidden, or NaN
         if (total != 0 && top != higher) {
             const T shrink = exponential<N>(spread<N>(top - higher))[0];
@@ -370,14 +381,17 @@ private:
     }
 
     // Sums to averages, in place; no allowed edge gives zeros and lse −inf.
-    void finish(std::int64_t b, std::int64_t i, const T* top, const T* total) const {
+    void finish(std::int64_t b, std::int64_t i, const T* top, T* total) const {
         for (std::int64_t h = 0; h < heads; ++h) {
             T* row = out.at(b, h, i);
             const T share = total[h] == 0 ? T(0) : 1 / total[h];
             for (std::int64_t d = 0; d < call.value_dim; ++d) row[d] *= share;
-            lse[(b * heads + h) * call.queries + i] =
-                total[h] == 0 ? -INFINITE<T> : top[h] + logarithm(total[h]);
         }
+        for (std::int64_t h = 0; h < heads; h += N) {
+            V sums = load<N>(total + h);
+            store<N>(total + h, sums == T(0) ? spread<N>(-INFINITE<T>) : logarithm<N>(sums));
+        }
+        for (std::int64_t h = 0; h < heads; ++h) lse[(b * heads + h) * call.queries + i] = top[h] + total[h];
     }
 
     void join(std::int64_t b, const Hub& hub, const T* parts) const {
@@ -400,7 +414,7 @@ private:
             const T share = total == 0 ? T(0) : 1 / total;
             for (std::int64_t d = 0; d < dim; ++d) row[d] *= share;
             lse[(b * heads + h) * call.queries + hub.row] =
-                total == 0 ? -INFINITE<T> : top + logarithm(total);
+                total == 0 ? -INFINITE<T> : top + static_cast<T>(__builtin_log(total));
         }
     }
 
@@ -441,10 +455,11 @@ private:
         for (; first < last; first += BLOCK) {
             point(block, b, first, last);
             const int count = block.count;
+            for (std::int64_t h = 0; h < key_heads; ++h)
+                fetch(key, call.source, first, count, b, h * key.head, call.dim);
+            by_value_dim.dots(grad_out.at(b, 0, i), {heads, grad_out.head, value.head, value_group}, block.values,
+                              count, static_cast<int>(call.value_dim), g);
             for (std::int64_t h = 0; h < heads; ++h) {
-                fetch(key, call.source, first, count, b, key_offset(h), call.dim);
-                by_value_dim.dots(grad_out.at(b, h, i), block.values, value_offset(h), count,
-                                  static_cast<int>(call.value_dim), g + h * count);
                 copy(p + h * count, scores + pair(b, h, first), count);
                 normalise(b, h, i, block, p + h * count);
             }

@@ -51,10 +51,19 @@ ATTNOPS_INLINE void sums_of(int count, T* out, const Of& vector) {
     }
 }
 
-// out[i] = query · row_i
+// Rows of all heads: head h of a query lies at h · step, and its rows lie h / group · offset further.
+struct Heads {
+    std::int64_t count, step, offset, group;
+    std::int64_t at(std::int64_t h) const { return (group == 1 ? h : h / group) * offset; }
+};
+
+// out[h · count + i] = query_h · row_hi
 template <typename T, int N, int M>
-void dots(const T* query, const T* const* rows, std::int64_t offset, int count, int dim, T* out) {
-    sums_of<T, N>(count, out, [&](int i) { return products<T, N, M>(query, rows[i] + offset, dim); });
+void dots(const T* query, const Heads& heads, const T* const* rows, int count, int dim, T* out) {
+    for (std::int64_t h = 0; h < heads.count; ++h, query += heads.step, out += count) {
+        const std::int64_t offset = heads.at(h);
+        sums_of<T, N>(count, out, [&](int i) { return products<T, N, M>(query, rows[i] + offset, dim); });
+    }
 }
 
 // total += Σ_i coefficients[i] · row_i
@@ -192,7 +201,7 @@ void additive_gradients(const T* a, T slope, const T* fixed, const T* const* row
 // ----------------------------------------------------------------------------------- the loops that fit a dimension
 template <typename T>
 struct RowLoops {
-    void (*dots)(const T*, const T* const*, std::int64_t, int, int, T*);
+    void (*dots)(const T*, const Heads&, const T* const*, int, int, T*);
     void (*add)(T*, const T*, const T* const*, std::int64_t, int, int);
 };
 

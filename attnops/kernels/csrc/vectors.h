@@ -155,8 +155,41 @@ ATTNOPS_INLINE Vector<double, N> exponential(const Vector<double, N>& argument) 
     return result;
 }
 
-ATTNOPS_INLINE float logarithm(float x) { return __builtin_logf(x); }
-ATTNOPS_INLINE double logarithm(double x) { return __builtin_log(x); }
+// log of numbers of 1 and more, to two units in the last place; NaN for NaN. (Cephes' polynomial.)
+template <int N>
+ATTNOPS_INLINE Vector<float, N> logarithm(const Vector<float, N>& argument) {
+    using F = Vector<float, N>;
+    using I = Vector<std::int32_t, N>;
+    I bits;
+    __builtin_memcpy(&bits, &argument, sizeof(bits));
+    F exponent = __builtin_convertvector((bits >> 23) - 126, F);
+    bits = (bits & 0x7fffff) | 0x3f000000;
+    F x;
+    __builtin_memcpy(&x, &bits, sizeof(x));  // in [0.5, 1)
+    F small = x < 0.707106781f ? spread<N>(1.0f) : F{};
+    exponent -= small;
+    x = x + x * small - 1.0f;
+    F square = x * x;
+    F y = spread<N>(7.0376836292e-2f);
+    y = y * x - 1.1514610310e-1f;
+    y = y * x + 1.1676998740e-1f;
+    y = y * x - 1.2420140846e-1f;
+    y = y * x + 1.4249322787e-1f;
+    y = y * x - 1.6668057665e-1f;
+    y = y * x + 2.0000714765e-1f;
+    y = y * x - 2.4999993993e-1f;
+    y = y * x + 3.3333331174e-1f;
+    y = y * x * square - exponent * 2.12194440e-4f - 0.5f * square;
+    F result = x + y + exponent * 0.693359375f;
+    return argument <= 3.4e38f ? result : argument;  // NaN and infinity as they are
+}
+
+template <int N>
+ATTNOPS_INLINE Vector<double, N> logarithm(const Vector<double, N>& argument) {
+    Vector<double, N> result;
+    for (int lane = 0; lane < N; ++lane) result[lane] = __builtin_log(argument[lane]);
+    return result;
+}
 
 }  // namespace ATTNOPS_LEVEL
 }  // namespace attnops
