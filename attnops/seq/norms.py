@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -31,7 +33,14 @@ class RMSNorm(nn.Module):
         if x.dtype in (torch.float16, torch.bfloat16):
             weight = None if self.weight is None else self.weight.float()
             return F.rms_norm(x.float(), (self.dim,), weight, self.eps).to(x.dtype)
+        if self.weight is not None and not torch.is_grad_enabled():
+            return self.without_gradient(x, self.weight)
         return F.rms_norm(x, (self.dim,), self.weight, self.eps)
+
+    def without_gradient(self, x: Tensor, weight: Tensor) -> Tensor:
+        """The same in five operations where torch takes eight, which a step of decoding feels: √(a² + b²) is hypot."""
+        root = torch.linalg.vector_norm(x, dim=-1, keepdim=True) / math.sqrt(self.dim)
+        return x * weight / torch.hypot(root, root.new_full((), math.sqrt(self.eps)))
 
     def extra_repr(self) -> str:
         return f"{self.dim}, eps={self.eps}"

@@ -19,6 +19,7 @@ from attnops.seq import (
     FirstTokens,
     KVCache,
     LearnedPositions,
+    RMSNorm,
     RollingCache,
     TransformerConfig,
     causal_lm_loss,
@@ -320,3 +321,15 @@ def test_nothing_lays_out_a_mask_that_a_pattern_says() -> None:
         if options == {}:
             assert [plan.problem.forbids for plan in plans] == [True, True, False, False]
             assert all(plan.backend == "sdpa" for plan in plans)
+
+
+def test_a_norm_is_the_same_with_and_without_gradients() -> None:
+    norm = RMSNorm(6, eps=1e-3).double()
+    with torch.no_grad():
+        norm.weight.copy_(torch.linspace(-1, 2, 6))  # type: ignore[union-attr]
+    for x in (torch.randn(2, 3, 6).double(), torch.zeros(1, 6).double(), torch.full((1, 6), 1e-4).double()):
+        with torch.no_grad():
+            fast = norm(x)
+        torch.testing.assert_close(fast, norm(x).detach(), rtol=1e-12, atol=1e-15)
+        assert torch.equal(norm(x.bfloat16()), norm.float()(x.bfloat16()))
+        norm.double()
