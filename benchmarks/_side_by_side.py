@@ -40,23 +40,22 @@ def assert_equal_numbers(ours: list[Tensor], theirs: list[Tensor], what: str, re
             raise AssertionError(f"{what}: result {place} differs by {error:.2e}, over {bound:.2e}; nothing was timed")
 
 
-def seconds(runs: dict[str, Run], rounds: int, pause: float = 0.0, warm: bool = False) -> dict[str, float]:
+def seconds(runs: dict[str, Run], rounds: int, turn: float = 0.0, warm: bool = False) -> dict[str, float]:
     """The median time of each, the runs taken in turns so that a slow moment falls on all alike.
 
-    Threads of one library wait busily for a while after each run; a pause keeps them out of the next one's way. What is
-    `warm` has run before and is timed from the first.
+    A turn is one call, or as many as take `turn` seconds, of which the mean counts: small problems find their caches
+    and threads as they are in a loop. What is `warm` has run before and is timed from the first.
     """
     times: dict[str, list[float]] = {name: [] for name in runs}
     for run in () if warm else runs.values():
         run()
     for _ in range(rounds):
         for name, run in runs.items():
-            until = time.perf_counter() + pause
-            while time.perf_counter() < until:
-                pass  # asleep, the core would be slow to wake
-            start = time.perf_counter()
-            run()
-            times[name].append(time.perf_counter() - start)
+            start, calls, taken = time.perf_counter(), 0, 0.0
+            while calls == 0 or taken < turn:
+                run()
+                calls, taken = calls + 1, time.perf_counter() - start
+            times[name].append(taken / calls)
     return {name: statistics.median(taken) for name, taken in times.items()}
 
 

@@ -87,11 +87,11 @@ def measured(name: str, nodes: int, edges: int, heads: int, dim: int, options: a
         )
     buffer = torch.ones(2**20 if options.small else 2**27)
     reading = edges * heads * 2 * dim / buffer.numel() * side.seconds({"sum": buffer.sum}, 5)["sum"]
-    rounds = 2 if options.small else 3 if edges > 500_000 else 15
+    rounds = 2 if options.small else 3 if edges > 500_000 else 7
     with torch.no_grad():
-        forward = side.seconds(forwards, rounds, pause=0.003, warm=True)
+        forward = side.seconds(forwards, rounds, turn=0.02, warm=True)
     training = side.seconds(
-        {who: lambda run=run: train(run) for who, run in forwards.items()}, rounds, pause=0.003, warm=True
+        {who: lambda run=run: train(run) for who, run in forwards.items()}, rounds, turn=0.02, warm=True
     )
 
     def whole() -> tuple[Tensor, ...]:

@@ -58,8 +58,8 @@ def measured(edges: int, options: argparse.Namespace) -> dict[str, Any]:
 
     rounds = 9 if edges < 10**6 else 3
     with torch.no_grad():
-        forward = side.seconds({"attend": attend, "bag": bag}, rounds, pause=0.003)
-    training = side.seconds({"attend": train}, rounds, pause=0.003)
+        forward = side.seconds({"attend": attend, "bag": bag}, rounds, turn=0.02)
+    training = side.seconds({"attend": train}, rounds, turn=0.02)
     return {
         "edges": edges,
         "forward_ms": forward["attend"] * 1e3,
