@@ -95,7 +95,8 @@ try:
     attnops.attend(*x, pattern=edges, backend="native")
 except attnops.UnsupportedError as error:
     print(error)
-print(attnops.plan(*x, pattern=edges).backend != "native", attnops.attend(*x, pattern=edges).shape, edges.sorted().order.tolist())
+out = attnops.attend(*x, pattern=edges)
+print(attnops.plan(*x, pattern=edges).backend != "native", out.shape, edges.sorted().order.tolist())
 """
 
 
