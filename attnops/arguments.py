@@ -7,11 +7,12 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from attnops.biases.base import Bias, BiasSum, TensorBias
 from attnops.biases.sink import Sink
 from attnops.checks import require_flag, require_number
-from attnops.coords import Coords, resolve_coords
+from attnops.coords import Coords, is_traced, resolve_coords
 from attnops.patterns.base import Full, Pattern
 from attnops.patterns.blocks import Mask
 from attnops.patterns.intervals import Causal
@@ -123,8 +124,9 @@ def read_arguments(
         lse=return_lse or bool(sinks),
         weights=return_weights,
         compiling=compiling,
+        traced=compiling or is_traced() or type(query) not in (Tensor, torch.nn.Parameter),
         vmapped=vmapped,
-        differentiated=differentiated,
+        differentiated=differentiated or (not compiling and _has_tangent(query, key, value)),
         budget=budget,
     )
     if scale is None:
@@ -281,6 +283,13 @@ def _kind_of_score(score: Score) -> str:
     if not isinstance(score, DotProduct):
         return type(score).__name__
     return "dot" if score.softcap is None else "softcap"
+
+
+def _has_tangent(*vectors: Tensor) -> bool:
+    """Whether a forward-mode derivative is being taken: kernels would drop it in silence."""
+    if forward_ad._current_level < 0:
+        return False
+    return any(forward_ad.unpack_dual(x).tangent is not None for x in vectors)  # type: ignore[no-untyped-call]
 
 
 def _transforms(compiling: bool) -> tuple[bool, bool]:

@@ -11,9 +11,22 @@ INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 COORD_DTYPES = (*INTEGERS, torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64)
 
 
+_PROXY, _FAKE = torch._C._TorchDispatchModeKey.PROXY, torch._C._TorchDispatchModeKey.FAKE
+
+
+def is_traced() -> bool:
+    """Whether a tracer watches: compile, export, torch.jit.trace, make_fx, a fake mode."""
+    return (
+        torch.compiler.is_compiling()
+        or torch._C._get_tracing_state() is not None
+        or torch._C._get_dispatch_mode(_PROXY) is not None
+        or torch._C._get_dispatch_mode(_FAKE) is not None
+    )
+
+
 def is_concrete(tensor: Tensor) -> bool:
-    """Whether the values of `tensor` can be read now: not under compile, export, vmap or a fake mode."""
-    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+    """Whether the values of `tensor` can be read now: not under a tracer or vmap."""
+    if is_traced():
         return False
     if torch._C._functorch.maybe_current_level() is not None and torch._C._functorch.is_functorch_wrapped_tensor(
         tensor

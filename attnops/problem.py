@@ -55,6 +55,7 @@ class Problem(NamedTuple):
     lse: bool
     weights: bool
     compiling: bool
+    traced: bool  # is compiling, or another tracer watches
     vmapped: bool  # inside torch.func.vmap
     differentiated: bool  # inside torch.func.grad, vjp or jvp
     budget: int  # bytes that `auto` may let a backend allocate
@@ -62,7 +63,7 @@ class Problem(NamedTuple):
     @property
     def opaque(self) -> bool:
         """Whether the values of tensors cannot be read: under a tracer, under vmap, or on the meta device."""
-        return self.compiling or self.vmapped or self.device == "meta"
+        return self.traced or self.vmapped or self.device == "meta"
 
     @property
     def learns(self) -> bool:

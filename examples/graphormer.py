@@ -18,9 +18,8 @@ import networkx
 import torch
 from torch import Tensor, nn
 
-from attnops.graph import GAT, CentralityEncoding, GraphormerBias, NodeAttention, NodeBlock, all_pairs
-from attnops.graph.shortest_paths import shortest_paths
-from attnops.patterns import Edges
+from attnops import Edges
+from attnops.graph import GAT, CentralityEncoding, GraphormerBias, NodeAttention, NodeBlock, all_pairs, shortest_paths
 
 HOPS, DIM, HEADS = 3, 32, 4
 

@@ -19,4 +19,5 @@ from attnops.graph.node_attention import NodeBlock as NodeBlock
 from attnops.graph.positional import LaplacianEncoding as LaplacianEncoding
 from attnops.graph.positional import add_encodings as add_encodings
 from attnops.graph.rgat_conv import RGATConv as RGATConv
+from attnops.graph.shortest_paths import shortest_paths as shortest_paths
 from attnops.graph.transformer_conv import TransformerConv as TransformerConv

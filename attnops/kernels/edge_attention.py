@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from attnops.kernels import library
 from attnops.kernels.library import Rows, pointer, readable_rows
@@ -245,10 +244,11 @@ class EdgeAttentionFunction(torch.autograd.Function):
         return made
 
     @staticmethod
-    @once_differentiable
     def backward(
         ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None, grad_weights: Tensor | None, _: Tensor | None
     ) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():  # create_graph: autograd would drop the second derivative in silence
+            raise NotImplementedError("backend 'native' has no second derivative; backend='scatter' has")
         query, key, value, bias, a, term, out, lse, weights, scores = ctx.saved_tensors
         if grad_out is None:
             grad_out = torch.zeros_like(out)

@@ -68,6 +68,7 @@ def register_hf() -> None:
     AttentionInterface.register(NAME, attention)
     # Bool masks [B, 1, Nq, Nk], True = may attend, or None where causality alone, or nothing, is meant.
     AttentionMaskInterface.register(NAME, sdpa_mask)
+    torch.compiler.assume_constant_result(_unserved)  # type: ignore[no-untyped-call]  # here: it loads torch._dynamo
     _refuse_own_attention(PreTrainedModel)
 
 
@@ -179,7 +180,6 @@ def _weights_asked(others: dict[str, Any]) -> bool:
     return any("attentions" in name for name in recorded)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _unserved(kind: type[nn.Module]) -> frozenset[str]:
     """What the eager attention beside this class reads, and `attention` cannot serve."""
     if kind not in _unserved_by:

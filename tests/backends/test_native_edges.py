@@ -8,6 +8,9 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.autograd import forward_ad
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import attnops
 from attnops.kernels import edge_attention as kernel
@@ -277,9 +280,36 @@ def test_no_second_derivative_is_given_in_silence() -> None:
     inputs = [torch.randn(1, 5, 4, requires_grad=True) for _ in range(3)]
     out = attnops.attend(*inputs, pattern=graph, backend="native")
     assert isinstance(out, Tensor)
-    (grad,) = torch.autograd.grad(out.square().sum(), inputs[0], create_graph=True)
-    with pytest.raises(RuntimeError, match="once_differentiable"):
-        grad.sum().backward()
+    with pytest.raises(NotImplementedError, match=r"second derivative.*scatter"):
+        torch.autograd.grad(out.square().sum(), inputs[0], create_graph=True)
+
+    def loss(query: Tensor) -> Tensor:
+        return attnops.attend(query, *inputs[1:], pattern=graph, backend="native").square().sum()  # type: ignore[union-attr]
+
+    with pytest.raises(NotImplementedError, match="second derivative"):
+        torch.autograd.functional.hessian(loss, inputs[0].detach())  # type: ignore[no-untyped-call]
+
+
+@pytest.mark.parametrize("pattern", [attnops.Causal(), attnops.Edges(torch.randint(0, 5, (2, 12)), 5, 5)], ids=str)
+def test_every_tracer_sees_the_call(pattern: attnops.Pattern) -> None:
+    """A tracer that is not torch.compile watches as well: fake tensors, torch.jit.trace, make_fx, forward mode."""
+    query, key, value = torch.randn(3, 2, 5, 4)
+
+    def run(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return attnops.attend(query, key, value, pattern=pattern, backend="native")  # type: ignore[return-value]
+
+    want = run(query, key, value)
+    other = [torch.randn_like(x) for x in (query, key, value)]
+    grid = isinstance(pattern, attnops.Causal)  # an edge list holds real tensors, which do not mix with fake ones
+    for mode in ("real", "fake") if grid else ("real",):
+        traced = make_fx(run, tracing_mode=mode)(query, key, value)
+        torch.testing.assert_close(traced(query, key, value), want)
+        torch.testing.assert_close(traced(*other), run(*other))
+    if grid:
+        with FakeTensorMode() as fake:
+            assert run(*(fake.from_tensor(x) for x in (query, key, value))).shape == want.shape
+    with forward_ad.dual_level(), pytest.raises(attnops.UnsupportedError, match="derivatives"):
+        run(forward_ad.make_dual(query, torch.ones_like(query)), key, value)
 
 
 def test_terms_of_edges_enter_the_score() -> None:

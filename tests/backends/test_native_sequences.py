@@ -386,3 +386,15 @@ def test_vmap_joins_the_batch() -> None:
 
     with torch.no_grad():
         torch.testing.assert_close(torch.func.vmap(one)(*inputs), one(*inputs))
+
+
+@pytest.mark.parametrize("bits", [0x7FC00000, 0x7FC00001, 0x7F800001, -1])
+def test_any_nan_stays_a_nan(bits: int) -> None:
+    """Uninitialised memory holds NaNs of every payload; none becomes a number."""
+    query, key, value = torch.randn(3, 1, 2, 30, 16)
+    key[:, :, 0] = torch.tensor([bits], dtype=torch.int32).view(torch.float32)
+    out = attnops.attend(query, key, value, backend="native", return_lse=True)
+    assert isinstance(out, attnops.AttentionOutput) and out.lse is not None
+    assert torch.isnan(out.out).all() and torch.isnan(out.lse).all()
+    with pytest.raises(attnops.UnsupportedError, match="finite"):
+        attnops.attend(query, key, value, pattern=attnops.Causal(), backend="native")

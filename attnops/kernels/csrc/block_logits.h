@@ -43,7 +43,8 @@ ATTNOPS_INLINE Vector<float, N> exponential_of_negative(const Vector<float, N>& 
     __builtin_memcpy(&bits, &power, sizeof(bits));
     bits += exponent << 23;  // the exponent of a float begins at bit 23: this multiplies by 2^exponent
     __builtin_memcpy(&power, &bits, sizeof(power));
-    return argument < least ? F{} : power;
+    power = argument < least ? F{} : power;
+    return argument == argument ? power : argument;  // a NaN's own bits would make a number of it
 }
 
 template <int N>
