@@ -107,7 +107,7 @@ def read_arguments(
         value_dim=value.shape[-1],
         dtype=query.dtype,
         device=query.device.type,
-        forbids=adds or not isinstance(pattern, Full),
+        forbids=adds or type(pattern) is not Full,
         causal=aligned and type(pattern) is Causal and not adds,
         blocks_known=_blocks_known(pattern),
         most_pairs=pattern.most_pairs(num_queries, num_keys, aligned),

@@ -73,7 +73,7 @@ def allows(call: Call, pairs: Pairs) -> Tensor | None:
 
 def forbids(call: Call) -> bool:
     """Whether the pattern itself may forbid a pair."""
-    return not isinstance(call.pattern, Full)
+    return type(call.pattern) is not Full
 
 
 def group_query(query: Tensor, kv_heads: int) -> Tensor:

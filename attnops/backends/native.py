@@ -8,6 +8,7 @@ from torch import Tensor
 from attnops import lowering
 from attnops.block_kernel import attend_blocks, estimate_blocks, refuse_blocks
 from attnops.coords import is_concrete
+from attnops.joined import keep_joined
 from attnops.kernels import library
 from attnops.kernels.edge_attention import Walk
 from attnops.kernels.edge_operator import attend_edges
@@ -63,6 +64,9 @@ def _over_edges(call: Call) -> Result:
     csr = edges.sorted()
     heads, batch = call.query.shape[1], call.query.shape[0]
     query, key, value = (x.to(call.compute_dtype) for x in (call.query, call.key, call.value))
+    bias = _bias(call, csr.target, csr.source, csr.order)
+    if call.score.binds and (call.problem.opaque or not lowering.all_finite(query, key, value)):
+        query, key, value = keep_joined(query, key, value, csr, None, bias)
     query, key, score = call.score.bind(query, key)
     kernel = score.kernel
     assert kernel is not None
@@ -76,7 +80,6 @@ def _over_edges(call: Call) -> Result:
         if score.edge_term is not None:
             data = edges.data[score.edge_term].to(call.compute_dtype)
             term = data.view(1, data.shape[0], heads, -1).transpose(1, 2).expand(batch, -1, -1, -1)
-    bias = _bias(call, csr.target, csr.source, csr.order)
     seed = torch.randint(2**62, ()) if call.dropout > 0 else None
     walk = Walk(
         csr.pointer, csr.source, csr.target, csr.source_pointer, csr.source_order, csr.order,

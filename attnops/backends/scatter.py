@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnops import lowering
+from attnops.joined import keep_joined
 from attnops.pairs import Pairs
 from attnops.patterns.sorting import Sorted
 from attnops.problem import Call, Estimate, NotFiniteError, Problem, Result
@@ -93,28 +94,14 @@ def _score(call: Call, pairs: Pairs, query: Tensor, key: Tensor, graph: Graph) -
 def _clean(call: Call, csr: Sorted, allowed: Tensor | None, bias: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Query, key and value without the garbage of rows that no edge joins."""
     query, key, value = call.query, call.key, call.value
-    if allowed is None and bias is None:
+    if allowed is None and bias is None and not call.score.binds:
         return query, key, value
     opaque = call.problem.opaque
     if not opaque and lowering.all_finite(query, key, value):
         return query, key, value
-    joined = torch.ones((1, 1, 1), dtype=torch.bool, device=key.device) if allowed is None else allowed
-    if bias is not None:
-        joined = joined & (bias.detach() != float("-inf"))
-    joined = joined.expand(*joined.shape[:2], csr.target.shape[0]).to(torch.float32)
-    attended = _any(joined, csr.source, key.shape[2], key.shape[1])
-    key, value = torch.where(attended, key, 0), torch.where(attended, value, 0)
-    query = torch.where(_any(joined, csr.target, query.shape[2], query.shape[1]), query, 0)
-    if not opaque and not lowering.all_finite(key, value):
+    query, key, value = keep_joined(query, key, value, csr, allowed, bias)
+    if (allowed is not None or bias is not None) and not opaque and not lowering.all_finite(key, value):
         raise NotFiniteError(
             "backend 'scatter' met keys or values that are not finite on an allowed edge, beside forbidden ones"
         )
     return query, key, value
-
-
-def _any(joined: Tensor, ends: Tensor, size: int, heads: int) -> Tensor:
-    """`[B|1, heads|1, size, 1]`: whether some joined edge has this end."""
-    counts = torch.zeros(*joined.shape[:2], size, device=joined.device).index_add(2, ends, joined)
-    if counts.shape[1] > 1 and counts.shape[1] != heads:
-        counts = counts.view(counts.shape[0], heads, -1, size).sum(2)
-    return (counts > 0).unsqueeze(-1)

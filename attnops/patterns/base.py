@@ -32,6 +32,15 @@ class Pattern:
         Even() & Causal()
     """
 
+    def __init_subclass__(cls, **options: object) -> None:
+        """A class that writes `allows` anew does not inherit what was said of another one."""
+        super().__init_subclass__(**options)
+        if "allows" in vars(cls):
+            if "key_ranges" not in vars(cls) and "reach" not in vars(cls):
+                cls.key_ranges = Pattern.key_ranges  # type: ignore[method-assign]
+            if "most_pairs" not in vars(cls):
+                cls.most_pairs = Pattern.most_pairs  # type: ignore[method-assign]
+
     def allows(self, pairs: Pairs) -> Tensor:
         """Bool tensor that broadcasts over the pairs: may this query attend this key?"""
         raise NotImplementedError(f"{type(self).__name__} must define allows(pairs) -> bool tensor")
@@ -154,7 +163,7 @@ class Intersection(Pattern):
         terms: list[Pattern] = []
         for side in (left, right):
             terms += side.terms if isinstance(side, Intersection) else [side]
-        terms = [term for term in terms if not isinstance(term, Full)]
+        terms = [term for term in terms if type(term) is not Full]
         return cls(*terms) if len(terms) > 1 else terms[0] if terms else Full()
 
     def allows(self, pairs: Pairs) -> Tensor:
@@ -223,7 +232,7 @@ class Union(Pattern):
     @classmethod
     def of(cls, left: Pattern, right: Pattern) -> Pattern:
         """`left | right`, flat; anything with `Full` is `Full`."""
-        if isinstance(left, Full) or isinstance(right, Full):
+        if type(left) is Full or type(right) is Full:
             return Full()
         terms: list[Pattern] = []
         for side in (left, right):

@@ -110,12 +110,10 @@ class SeparableAdditive(Score):
         return F.leaky_relu(hidden, self.negative_slope)
 
     def bind(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Score]:
-        group = self.heads // key.shape[1]
-        left = (query * self.a_q.to(query.dtype).unsqueeze(1)).sum(-1, keepdim=True)
-        a_k = self.a_k.to(key.dtype).view(key.shape[1], group, 1, self.dim)
-        right = (
-            (key.unsqueeze(2) * a_k).sum(-1, keepdim=True).flatten(1, 2)
-        )  # each head weighs its group's key by its own a_k
+        left = query @ self.a_q.to(query.dtype).unsqueeze(-1)
+        a_k = self.a_k.to(key.dtype).view(key.shape[1], -1, self.dim).transpose(-1, -2)
+        # each head weighs its group's key by its own a_k: [B, Hkv, Nk, group] as [B, H, Nk, 1]
+        right = (key @ a_k).transpose(-1, -2).reshape(key.shape[0], self.heads, key.shape[2], 1)
         return left, right, LeakySum(self.negative_slope, self.edge_term)
 
     def check(self, dim: int) -> None:

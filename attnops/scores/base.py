@@ -30,6 +30,11 @@ class Score(nn.Module):
         """What compiled kernels know this score by: "dot", "leaky_relu" or "tanh"; None where they do not."""
         return None
 
+    @property
+    def binds(self) -> bool:
+        """Whether `bind` does work a row."""
+        return type(self).bind is not Score.bind
+
     def forward(self, query: Tensor, key: Tensor, pairs: Pairs) -> Tensor:
         """Logits of the pairs, before bias and pattern."""
         raise NotImplementedError(f"{type(self).__name__} must define forward(query, key, pairs) -> logits")

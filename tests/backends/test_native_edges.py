@@ -216,6 +216,17 @@ def test_forbidden_rows_may_hold_anything(garbage: float, score: str) -> None:
         assert torch.equal(dirty, clean)
 
 
+@pytest.mark.parametrize("backend", ["native", "scatter", "reference"])
+def test_a_row_that_no_edge_joins_reaches_no_parameter(backend: str) -> None:
+    graph = attnops.Edges(torch.tensor([[0, 1], [0, 1]]), 3, 3)
+    score = attnops.SeparableAdditive(2, 4)
+    query, key, value = torch.randn(3, 2, 3, 4)
+    query[:, 2] = key[:, 2] = value[:, 2] = float("nan")
+    out = attnops.attend(query, key, value, pattern=graph, score=score, backend=backend)
+    assert isinstance(out, Tensor)
+    assert all(torch.isfinite(grad).all() for grad in torch.autograd.grad(out.square().sum(), score.parameters()))
+
+
 def test_nan_at_an_allowed_edge_is_not_hidden() -> None:
     graph = attnops.Edges(torch.tensor([[0, 1], [0, 1]]), 2, 2)
     query, key, value = torch.randn(3, 1, 2, 4)

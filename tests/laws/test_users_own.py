@@ -134,3 +134,18 @@ def test_patterns_combine_by_signs_alone() -> None:
         attnops.Causal() & torch.ones(2, 2).bool()
     with pytest.raises(TypeError, match="must be a Pattern"):
         attnops.Causal() | 3
+
+
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name not in ("scatter", "flex")])
+@pytest.mark.parametrize("parent", [attnops.Causal, attnops.SameSegment, attnops.Full], ids=lambda kind: kind.__name__)
+def test_a_pattern_that_writes_allows_anew_inherits_no_description(backend: str, parent: type[attnops.Pattern]) -> None:
+    class Backwards(parent):  # type: ignore[misc, valid-type]
+        def allows(self, pairs: attnops.Pairs) -> torch.Tensor:
+            return pairs.query.position <= pairs.key.position
+
+    query, key, value = torch.randn(3, 2, 300, 4)
+    coords = attnops.Coords(segment=torch.arange(300) // 100)
+    out = attnops.attend(query, key, value, pattern=Backwards(), coords=coords, backend=backend)
+    later = torch.ones(300, 300, dtype=torch.bool).triu()
+    torch.testing.assert_close(out, attnops.attend(query, key, value, pattern=later, backend="reference"))
+    assert attnops.plan(query, key, value, pattern=Backwards(), coords=coords).cost.pairs == 2 * 300 * 301 // 2
