@@ -61,6 +61,8 @@ def refuse_blocks(problem: Problem) -> list[str]:
     reasons = []
     if problem.score not in ("dot", "softcap"):
         reasons.append(f"without an edge list its kernel knows only the dot product, not {problem.score}")
+    if max(problem.num_queries, problem.num_keys) > 2**31 - 1:
+        reasons.append("without an edge list its rows are counted in 32 bits")
     if problem.weights:
         reasons.append("without an edge list it never holds the weights, so it cannot return them")
     if problem.differentiated:

@@ -2,7 +2,7 @@
 
 What is kept belongs to the very tensor that the caller gave, not to its values. It is found by identity, released with
 the tensor, and made anew once torch's version counter says that the tensor was edited in place. All layers share it.
-An edit that goes around the counter (through numpy or `.data`) is not noticed; `forget` drops what is kept.
+An edit in place that goes around the counter (through numpy or `.data`) is not noticed; `forget` drops what is kept.
 """
 
 from __future__ import annotations
@@ -24,10 +24,18 @@ Made = TypeVar("Made")
 ALTERNATIVES = 4  # what is kept of one tensor together with others: a model trains on some and is tested on some
 
 
+State = tuple[int, Hashable, torch.Size]
+
+
+def _state(tensor: Tensor) -> State:
+    """What changes with an edit: torch's version counter; and, where `.data` is set, where the numbers lie."""
+    return tensor._version, tensor.data_ptr() if tensor.layout == torch.strided else None, tensor.shape
+
+
 class _Kept:
     """What was made from one tensor at one version."""
 
-    def __init__(self, version: int) -> None:
+    def __init__(self, version: State) -> None:
         self.version = version
         self.made: dict[Hashable, Any] = {}
         self.lock = threading.RLock()
@@ -55,8 +63,8 @@ def keep(tensor: Any, name: Hashable, make: Callable[[], Made]) -> Made:
         return make()
     with _lock:
         kept = _kept.get(tensor)
-        if kept is None or kept.version != tensor._version:
-            kept = _kept[tensor] = _Kept(tensor._version)
+        if kept is None or kept.version != _state(tensor):
+            kept = _kept[tensor] = _Kept(_state(tensor))
     with kept.lock:  # two threads that meet the same new graph sort it once
         if name not in kept.made:
             with torch.inference_mode(False):  # a graph first seen in inference serves training too
@@ -68,13 +76,13 @@ class _Together(NamedTuple):
     """What was made from one tensor and others."""
 
     others: list[weakref.ref[Tensor]]
-    versions: list[int]
+    versions: list[State]
     made: Any
 
     def from_these(self, others: Sequence[Tensor]) -> bool:
         """Whether it was made from these very tensors, unedited since."""
         return len(others) == len(self.others) and all(
-            ref() is tensor and version == tensor._version
+            ref() is tensor and version == _state(tensor)
             for ref, version, tensor in zip(self.others, self.versions, others, strict=True)
         )
 
@@ -89,7 +97,7 @@ def keep_together(tensors: Sequence[Any], name: Hashable, make: Callable[[], Mad
     if found is None:
         with torch.inference_mode(False):
             made = make()
-        found = _Together([weakref.ref(tensor) for tensor in others], [t._version for t in others], made)
+        found = _Together([weakref.ref(tensor) for tensor in others], [_state(tensor) for tensor in others], made)
         lists[:] = [found, *lists[: ALTERNATIVES - 1]]
     return cast(Made, found.made)
 

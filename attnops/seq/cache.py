@@ -161,6 +161,8 @@ def append(name: str, buffer: Tensor | None, new: Tensor, start: int, capacity: 
         ValueError: vectors of another shape or dtype than the buffer holds.
     """
     end = start + new.shape[2]
+    if start > 0 and buffer is None:
+        raise ValueError(f"the cache holds {start} tokens, but no {name} of this layer: another model filled it")
     if start == 0 and buffer is not None and buffer.shape[:2] != new.shape[:2]:
         buffer = None  # left by a step that was never committed
     if buffer is not None:

@@ -70,8 +70,11 @@ class PageTable:
 
     def add(self, tokens: Sequence[int] = (), adapter: Hashable = None, salt: Hashable = None) -> int:
         """A new row for `tokens`, with the pages that are known already; at least one token is left to compute."""
+        wrong = [token for token in tokens if isinstance(token, bool) or not isinstance(token, int)]
+        if wrong:
+            raise TypeError(f"tokens holds {wrong[0]!r}; every token must be an integer")
         self.rollback()
-        row = Row([], 0, tuple(int(token) for token in tokens), adapter, salt)
+        row = Row([], 0, tuple(tokens), adapter, salt)
         while row.length + self.page_size < len(row.tokens):
             page = self._page_of.get(self._content(row, len(row.pages)))
             if page is None:

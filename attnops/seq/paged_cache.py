@@ -59,13 +59,15 @@ class PagedCache(Cache):
         self.table = PageTable(pages, page_size)
         self.rows: list[int] = []  # those that the next step continues
         self._pools: dict[int, tuple[Tensor, Tensor]] = {}  # [Hkv, pages · page_size, D]
+        self._filled = False  # whether some step was committed, and with it the keys of every layer
         self._step: _Step | None = None
 
     # --------------------------------------------------------------------------------------------------------- rows
     def add(self, tokens: Sequence[int] | Tensor = (), adapter: Hashable = None, salt: Hashable = None) -> int:
         """A new row; with `tokens`, the text it will hold, it starts with the pages that are known already.
 
-        The next steps must give it `tokens[held(row):]`: what they write is registered as just these tokens. Rows of
+        The next steps must give it `tokens[held(row):]`: what they write is registered as just these tokens, which is
+        not checked, since a cache sees keys and no ids; other tokens would be shared under a wrong name. Rows of
         another `adapter` or `salt` (other weights, other owners) share nothing.
         """
         return self.table.add(tokens.tolist() if isinstance(tokens, Tensor) else tokens, adapter, salt)
@@ -132,6 +134,8 @@ class PagedCache(Cache):
             raise ValueError("key needs a gradient; pages hold none: run the model under torch.no_grad()")
         assert self._step is not None
         pools = self._pools.get(layer)
+        if pools is None and self._filled:
+            raise ValueError(f"the pages hold no key of layer {layer}: another model filled them")
         if pools is None:
             pools = self._pool(key), self._pool(value)
         for name, pool, new in zip(("key", "value"), pools, (key, value), strict=True):
@@ -144,7 +148,7 @@ class PagedCache(Cache):
     def commit(self) -> None:
         super().commit()
         self.table.commit()
-        self._step = None
+        self._filled, self._step = True, None
 
     def reorder(self, index: Tensor) -> None:
         super().reorder(index)

@@ -91,6 +91,8 @@ class RollingCache(Cache):
         return position
 
     def update(self, layer: int, key: Tensor, value: Tensor) -> Held:
+        if len(self.windows) > 1 and layer >= len(self.windows):
+            raise ValueError(f"window names {len(self.windows)} layers; the model has a layer {layer}")
         window = self.windows[layer] if len(self.windows) > 1 else self.windows[0]
         return self._tracks[window].update(layer, key, value)
 
@@ -149,6 +151,8 @@ class _Track:
             check_same("key", held[0], key)
             check_same("value", held[1], value)
             key, value = (torch.cat((self.kept.of(x), new), 2) for x, new in zip(held, (key, value), strict=True))
+        elif self.layers:
+            raise ValueError(f"the cache holds no key of layer {layer}: another model filled it")
         self.new_layers[layer] = key, value
         return Held(key, value, self.keys)
 

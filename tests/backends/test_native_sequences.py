@@ -398,3 +398,10 @@ def test_any_nan_stays_a_nan(bits: int) -> None:
     assert torch.isnan(out.out).all() and torch.isnan(out.lse).all()
     with pytest.raises(attnops.UnsupportedError, match="finite"):
         attnops.attend(query, key, value, pattern=attnops.Causal(), backend="native")
+
+
+def test_more_rows_than_32_bits_count_are_refused() -> None:
+    query = torch.randn(1, 1, 1, 4)
+    keys = query.expand(1, 1, 2**31 + 5, 4)
+    with pytest.raises(attnops.UnsupportedError, match="counted in 32 bits"):
+        attnops.attend(query, keys, keys, pattern=attnops.SlidingWindow(3), backend="native")

@@ -204,3 +204,11 @@ def test_an_edge_index_is_read_once(sorts: list[int]) -> None:
     narrow = edge_index.to(torch.int16)
     sorts.clear()
     assert torch.equal(conv(x, narrow), conv(x, narrow)) and len(sorts) == 1
+
+
+def test_other_data_in_the_same_tensor_are_noticed() -> None:
+    layer, x = GATConv(4, 4).eval(), torch.randn(5, 4)
+    edge_index = torch.tensor([[0, 1, 2], [1, 2, 3]])
+    layer(x, edge_index)
+    edge_index.data = torch.tensor([[4, 3], [0, 1]])
+    torch.testing.assert_close(layer(x, edge_index), layer(x, edge_index.clone()))

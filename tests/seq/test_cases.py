@@ -12,7 +12,16 @@ import torch
 from torch import Tensor, nn
 
 from attnops import ALiBi, Causal, Rotary, RotaryScaling, SlidingWindow
-from attnops.seq import Attention, Cache, KVCache, LearnedPositions, PagedCache, RollingCache
+from attnops.seq import (
+    Attention,
+    Cache,
+    Decoder,
+    KVCache,
+    LearnedPositions,
+    PagedCache,
+    RollingCache,
+    TransformerConfig,
+)
 from attnops.seq.context import CAUSAL, read_context
 
 Results = dict[str, Tensor]
@@ -175,3 +184,29 @@ def test_the_reported_fault_fails_the_same_comparison(cases: ModuleType, case: s
 def test_a_layer_alone_says_its_pattern() -> None:
     x = torch.randn(1, 2, 5, 4, dtype=torch.float64)
     torch.testing.assert_close(run(x, x, x, pattern=Causal()), run(x, x, x, KVCache(), [1] * 5, pattern=CAUSAL))
+
+
+@pytest.mark.parametrize(
+    "make", [KVCache, lambda: RollingCache(8), lambda: PagedCache(8, 4)], ids=["kv", "rolling", "paged"]
+)
+def test_a_deeper_model_than_the_one_that_filled_the_cache_is_an_error(make: Callable[[], Cache]) -> None:
+    shallow, deep = (
+        Decoder(TransformerConfig(vocab_size=20, dim=16, layers=layers, heads=2)).eval() for layers in (1, 2)
+    )
+    cache, ids = make(), torch.arange(4).view(1, 4)
+    with torch.no_grad():
+        shallow(ids, cache=cache)
+        with pytest.raises(ValueError, match="another model"):
+            deep(ids[:, :1], cache=cache)
+
+
+def test_a_window_for_each_layer_names_them_all() -> None:
+    model = Decoder(TransformerConfig(vocab_size=20, dim=16, layers=3, heads=2)).eval()
+    with torch.no_grad(), pytest.raises(ValueError, match="window names 2 layers"):
+        model(torch.arange(4).view(1, 4), cache=RollingCache([3, None]))
+
+
+@pytest.mark.parametrize("tokens", [[1.5], "abc", [True]])
+def test_a_promised_text_is_of_integers(tokens: Any) -> None:
+    with pytest.raises(TypeError, match="must be an integer"):
+        PagedCache(8, 4).add(tokens)
