@@ -162,6 +162,16 @@ void additive_dots(const T* a, T slope, const T* query, const T* const* rows, st
     });
 }
 
+// The same for rows of one number, GAT's sums: nothing to add up across lanes.
+template <typename T, Activation A>
+void single_dots(const T* a, T slope, const T* query, const T* const* rows, std::int64_t offset, const T* const* terms,
+                 std::int64_t term_offset, int count, int, T* out) {
+    for (int i = 0; i < count; ++i) {
+        const T z = query[0] + rows[i][offset] + term_at(terms, i, term_offset);
+        out[i] = a[0] * (A == TANH ? static_cast<T>(__builtin_tanh(z)) : z > 0 ? z : z * slope);
+    }
+}
+
 // With g_i the gradient of score i: total_d += Σ_i g_i a_d σ'(…)_id; where not null, of_a_d += Σ_i g_i σ(…)_id, and
 // of_terms[i]_d = g_i a_d σ'(…)_id.
 template <typename T, int N, Activation A>
@@ -234,6 +244,10 @@ AdditiveLoops<T> additive_loops_of(bool tanh) {
 template <typename T>
 AdditiveLoops<T> additive_loops(std::int64_t dim, bool tanh) {
     constexpr int W = WIDTH<T>;
+    if (dim == 1) {
+        if (tanh) return {single_dots<T, TANH>, additive_gradients<T, W, TANH>};
+        return {single_dots<T, LEAKY_RELU>, additive_gradients<T, W, LEAKY_RELU>};
+    }
     if constexpr (W >= 8) {
         if (dim < W / 2) return additive_loops_of<T, 4>(tanh);
         if (dim < W) return additive_loops_of<T, W / 2>(tanh);
