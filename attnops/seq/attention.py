@@ -116,7 +116,7 @@ class Attention(nn.Module):
             coords=None if keys.coords is None else (keys.query_coords or context.query_coords, keys.coords),
             dropout=self.dropout if self.training else 0.0,
         )  # fmt: skip
-        return self.out(out.transpose(1, 2).reshape(batch, count, -1))  # type: ignore[no-any-return, union-attr]
+        return self.out(out.transpose(1, 2).reshape(batch, count, out.shape[1] * out.shape[3]))  # type: ignore[no-any-return, union-attr]
 
     def project(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Query `[B, H, N, D]`, key and value `[B, Hkv, N, D]`, normed and turned."""
@@ -199,7 +199,6 @@ class CrossAttention(nn.Module):
 
     def forward(self, x: Tensor, context: Context | None = None, memory: Tensor | None = None) -> Tensor:
         """`x [B, N, dim]` reads `context.memory [B, M, dim]`, or `memory`."""
-        batch, count, _ = x.shape
         padding, cache = (None, None) if context is None else (context.memory_padding, context.cache)
         memory = memory if context is None else context.memory
         query = self.query(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [B, H, N, D]
@@ -218,7 +217,7 @@ class CrossAttention(nn.Module):
             scale=self.scale,
             dropout=self.dropout if self.training else 0.0,
         )  # fmt: skip
-        return self.out(out.transpose(1, 2).reshape(batch, count, -1))  # type: ignore[no-any-return, union-attr]
+        return self.out(out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return, union-attr]
 
 
 def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
@@ -226,7 +225,7 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     dim = cos.shape[-1]
     wide = (x if dim == x.shape[-1] else x[..., :dim]).to(cos.dtype)
     if interleaved:
-        partner = wide.reshape(*wide.shape[:-1], -1, 2).flip(-1).reshape(wide.shape)
+        partner = wide.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
     else:
         partner = wide.roll(dim // 2, -1)
     turned = torch.addcmul(wide * cos, partner, sin).to(x.dtype)

@@ -126,7 +126,7 @@ class LatentAttention(nn.Module):
                 turning, plain = as_one_row(turning), as_one_row(plain)
         form = self.absorbed if self._absorbs(turning.shape[2], latents.shape[2]) else self.expanded
         out = form(turning, plain, latents, keys, context)  # [B, H, N, value_dim]
-        return self.out(out.transpose(1, 2).reshape(batch, count, -1))  # type: ignore[no-any-return]
+        return self.out(out.transpose(1, 2).reshape(batch, count, out.shape[1] * out.shape[3]))  # type: ignore[no-any-return]
 
     def queries(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """The part that turns, turned, and the part that does not."""

@@ -210,3 +210,10 @@ def test_a_window_for_each_layer_names_them_all() -> None:
 def test_a_promised_text_is_of_integers(tokens: Any) -> None:
     with pytest.raises(TypeError, match="must be an integer"):
         PagedCache(8, 4).add(tokens)
+
+
+@pytest.mark.parametrize("position", ["rotary", "alibi", "learned"])
+@pytest.mark.parametrize("shape", [(1, 0), (0, 4)], ids=["no token", "no row"])
+def test_nothing_in_nothing_out(position: Any, shape: tuple[int, int]) -> None:
+    model = Decoder(TransformerConfig(vocab_size=20, dim=16, layers=2, heads=2, position=position)).eval()
+    assert model(torch.zeros(shape, dtype=torch.long)).shape == (*shape, 20)
