@@ -110,10 +110,12 @@ class SeparableAdditive(Score):
         return F.leaky_relu(hidden, self.negative_slope)
 
     def bind(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor, Score]:
-        left = query @ self.a_q.to(query.dtype).unsqueeze(-1)
-        a_k = self.a_k.to(key.dtype).view(key.shape[1], -1, self.dim).transpose(-1, -2)
-        # each head weighs its group's key by its own a_k: [B, Hkv, Nk, group] as [B, H, Nk, 1]
-        right = (key @ a_k).transpose(-1, -2).reshape(key.shape[0], self.heads, key.shape[2], 1)
+        # products and sums, not matmul: its gradient of a is summed in an order that depends on the number of threads
+        group = self.heads // key.shape[1]
+        left = (query * self.a_q.to(query.dtype).unsqueeze(1)).sum(-1, keepdim=True)
+        a_k = self.a_k.to(key.dtype).view(key.shape[1], group, 1, self.dim)
+        # each head weighs its group's key by its own a_k
+        right = (key.unsqueeze(2) * a_k).sum(-1, keepdim=True).flatten(1, 2)
         return left, right, LeakySum(self.negative_slope, self.edge_term)
 
     def check(self, dim: int) -> None:
