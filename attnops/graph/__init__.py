@@ -1,5 +1,6 @@
 """Graph layers on the one operator: torch-geometric's attention layers, and one for heterogeneous graphs."""
 
+from attnops.graph.distances import shortest_paths as shortest_paths
 from attnops.graph.exphormer import ExphormerAttention as ExphormerAttention
 from attnops.graph.exphormer import ExphormerGraph as ExphormerGraph
 from attnops.graph.exphormer import expander_edges as expander_edges
@@ -19,5 +20,4 @@ from attnops.graph.node_attention import NodeBlock as NodeBlock
 from attnops.graph.positional import LaplacianEncoding as LaplacianEncoding
 from attnops.graph.positional import add_encodings as add_encodings
 from attnops.graph.rgat_conv import RGATConv as RGATConv
-from attnops.graph.shortest_paths import shortest_paths as shortest_paths
 from attnops.graph.transformer_conv import TransformerConv as TransformerConv

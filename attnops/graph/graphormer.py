@@ -9,8 +9,8 @@ from attnops.biases import Bias, Distance, EdgeBias
 from attnops.biases.base import BiasSum
 from attnops.checks import require_positive
 from attnops.graph.adjacency import check_edge_attr, read_index
+from attnops.graph.distances import Paths, shortest_paths
 from attnops.graph.packed import read_batch
-from attnops.graph.shortest_paths import Paths, shortest_paths
 from attnops.patterns import Edges
 
 

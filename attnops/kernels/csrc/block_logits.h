@@ -24,7 +24,7 @@ struct LogitRow {
 template <int N>
 ATTNOPS_INLINE Vector<float, N> exponential_of_negative(const Vector<float, N>& argument) {
     using F = Vector<float, N>;
-    using I = Vector<std::int32_t, N>;
+    using I = Vector<std::uint32_t, N>;
     const F least = F{} - 87.0f;
     F x = argument < least ? least : argument;
     F times = x * 1.44269504088896341f + 12582912.0f;  // 1.5 · 2^23: the sum's low bits are the rounded integer

@@ -45,7 +45,7 @@ def shortest_paths(edge_index: Tensor, num_nodes: int, max_path: int = 0) -> Pat
 
     Example:
         >>> import torch
-        >>> from attnops.graph.shortest_paths import shortest_paths
+        >>> from attnops.graph.distances import shortest_paths
         >>> shortest_paths(torch.tensor([[0, 1], [1, 2]]), num_nodes=3).distance
         tensor([[ 0,  1,  2],
                 [-1,  0,  1],

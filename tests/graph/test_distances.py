@@ -12,8 +12,8 @@ from torch import Tensor
 
 import attnops
 from attnops.graph import CentralityEncoding, GraphormerBias, all_pairs
-from attnops.graph import shortest_paths as module
-from attnops.graph.shortest_paths import shortest_paths
+from attnops.graph import distances as module
+from attnops.graph.distances import shortest_paths
 
 
 def some_graph(seed: int, nodes: int = 7, edges: int = 14) -> Tensor:
