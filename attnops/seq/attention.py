@@ -225,7 +225,7 @@ def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
     dim = cos.shape[-1]
     wide = (x if dim == x.shape[-1] else x[..., :dim]).to(cos.dtype)
     if interleaved:
-        partner = wide.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        partner = torch.unflatten(wide, -1, (-1, 2)).flip(-1).flatten(-2)
     else:
         partner = wide.roll(dim // 2, -1)
     turned = torch.addcmul(wide * cos, partner, sin).to(x.dtype)
