@@ -1,4 +1,4 @@
-"""Graph layers beside torch-geometric's of the same name and weights; every call sorts its edges anew."""
+"""Graph layers beside torch-geometric's of the same name and weights; edges are sorted once, in the first call."""
 
 from __future__ import annotations
 
