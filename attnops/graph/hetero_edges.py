@@ -159,6 +159,7 @@ def read_node_data(
 
 
 def check_relations(argument: str, given: Mapping[Relation, Any], edge_types: Sequence[Relation]) -> None:
+    """Raise `ValueError` where a dict by relation holds one that the metadata lack."""
     for relation in given:
         if relation not in edge_types:
             known = ", ".join(map(str, edge_types)) or "none"

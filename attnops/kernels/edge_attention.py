@@ -142,6 +142,7 @@ def run_forward(
     with_weights: bool,
     learns: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Out, lse, weights and scores, as `results` makes room for them; no gradient passes."""
     query, key, value = (readable_rows(x) for x in (query, key, value))
     term = None if term is None else readable_rows(term)
     a = None if a is None else a.contiguous()
@@ -184,6 +185,7 @@ def run_backward(
     scores: Tensor,
     wanted: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Gradients as `gradients` makes room for them; `delta [B, H, Nq]` is what `delta_of` gives."""
     query, key, value, grad_out = (readable_rows(x) for x in (query, key, value, grad_out))
     term = None if term is None else readable_rows(term)
     a = None if a is None else a.contiguous()

@@ -15,7 +15,7 @@ namespace {
 std::int64_t later(std::int64_t left, std::int64_t right) { return left > right ? left : right; }
 std::int64_t earlier(std::int64_t left, std::int64_t right) { return left < right ? left : right; }
 
-constexpr int BLOCK = 64;           // edges whose logits are held at once
+constexpr int BLOCK = 64;  // edges whose logits are held at once
 
 template <typename T>
 struct Table {
@@ -132,8 +132,8 @@ public:
             T *logits = state.data, *top = logits + heads * (BLOCK + call.dim) + N, *total = top + heads + N;
             if (piece.part >= 0) {
                 T* part = parts.data + (b * pieces.parts() + piece.part) * heads * width;
-                attend(b, piece.first_row, piece.first_edge, piece.last_edge, part, call.value_dim, part + heads * call.value_dim,
-                       part + heads * (call.value_dim + 1), logits);
+                attend(b, piece.first_row, piece.first_edge, piece.last_edge, part, call.value_dim,
+                       part + heads * call.value_dim, part + heads * (call.value_dim + 1), logits);
                 return;
             }
             for (std::int64_t i = piece.first_row; i < piece.last_row; ++i) {
@@ -293,8 +293,8 @@ private:
 
     // total += Σ coefficients[e] · row_e, without the rows of forbidden pairs: their coefficient is 0, and they may hold
     // garbage.
-    void add_used(const RowLoops<T>& loops, T* total, const T* coefficients, const T* const* rows,
-                         std::int64_t offset, int count, std::int64_t dim) const {
+    void add_used(const RowLoops<T>& loops, T* total, const T* coefficients, const T* const* rows, std::int64_t offset,
+                  int count, std::int64_t dim) const {
         int unused = 0;
         if (bias)
             for (int e = 0; e < count; ++e) unused += coefficients[e] == 0;

@@ -47,7 +47,7 @@ struct EdgeAttention {
     void* shares;     // scratch [B, E, H, 2]: weight and logit's gradient of each pair
 };
 
-// An edge list to sort: see Sorted in attnops/patterns/edges.py, whose fields the last eight are.
+// An edge list to sort: see Sorted in attnops/patterns/sorting.py, whose fields the last eight are.
 struct SortEdges {
     const void *source, *target;  // [E], int32 where is_narrow, else int64
     std::int64_t edges, queries, keys;
