@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from docs.marked import README, write_part
-from examples.mtmc.methods import MEANING
-from examples.mtmc.summary import SHOWN
+from examples.mtmc.matching.methods import MEANING
+from examples.mtmc.scoring.summary import SHOWN
 
 HERE = Path(__file__).parent
 KERNELS = ("graphs", "layers", "growth", "sequences")

@@ -56,8 +56,8 @@ def track(
     ] = False,
 ) -> None:
     """Give global identities to your own tracklets."""
-    from examples.mtmc.evaluate import Protocol
-    from examples.mtmc.readers import FORMATS
+    from examples.mtmc.recordings.readers import FORMATS
+    from examples.mtmc.scoring.evaluate import Protocol
     from examples.mtmc.track import Options, run_track
 
     if format not in FORMATS:
@@ -79,7 +79,7 @@ def train(
     seed: Annotated[int, typer.Option(help="The simulated network to train on.")] = 1000,
 ) -> None:
     """Train the matcher that track uses, on a simulated network."""
-    from examples.mtmc.pretrain import pretrain
+    from examples.mtmc.matching.pretrain import pretrain
 
     pretrain(out, seed, Console(markup=False, highlight=False))
 

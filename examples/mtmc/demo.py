@@ -9,18 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from examples.mtmc import figures
 from examples.mtmc.atomic import results
-from examples.mtmc.evaluate import Protocol
 from examples.mtmc.experiment import SMALL, Outcome, Size, matches_of
-from examples.mtmc.links_file import dump_network
-from examples.mtmc.methods import Scene, scene
+from examples.mtmc.matching.methods import Scene, scene
+from examples.mtmc.network.links_file import dump_network
+from examples.mtmc.page import figures
+from examples.mtmc.page.report import Section, Table, page
 from examples.mtmc.parallel import run_seeds
-from examples.mtmc.realism import REAL
-from examples.mtmc.report import Section, Table, page
-from examples.mtmc.summary import Scores, mean_and_spread, page_table, screen_table
-from examples.mtmc.tracklets import Recording
-from examples.mtmc.writers import dropped_text, identities_csv, write_tracks
+from examples.mtmc.recordings.tracklets import Recording
+from examples.mtmc.recordings.writers import dropped_text, identities_csv, write_tracks
+from examples.mtmc.scoring.evaluate import Protocol
+from examples.mtmc.scoring.summary import Scores, mean_and_spread, page_table, screen_table
+from examples.mtmc.simulator.realism import REAL
 
 
 def run_demo(out: Path, chosen: range, small: bool, workers: int | None, console: Console) -> Path:

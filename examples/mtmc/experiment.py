@@ -14,15 +14,15 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from examples.mtmc.baselines import no_association, oracle
-from examples.mtmc.evaluate import Protocol, evaluate
-from examples.mtmc.learn import learn_links
-from examples.mtmc.matcher import Matcher
-from examples.mtmc.methods import ROWS, Scene, match, method, scene, threshold
-from examples.mtmc.realism import measure
-from examples.mtmc.simulate import simulate
-from examples.mtmc.tracklets import Recording
-from examples.mtmc.training import STEPS, train
+from examples.mtmc.matching.baselines import no_association, oracle
+from examples.mtmc.matching.matcher import Matcher
+from examples.mtmc.matching.methods import ROWS, Scene, match, method, scene, threshold
+from examples.mtmc.matching.training import STEPS, train
+from examples.mtmc.network.learn import learn_links
+from examples.mtmc.recordings.tracklets import Recording
+from examples.mtmc.scoring.evaluate import Protocol, evaluate
+from examples.mtmc.simulator.realism import measure
+from examples.mtmc.simulator.simulate import simulate
 
 MISSING_LINK = ("c2", "c3")  # the link taken out of the prior to see what a wrong prior costs
 SHIFT = 1.2

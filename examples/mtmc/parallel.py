@@ -12,8 +12,8 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
-from examples.mtmc.evaluate import Protocol
 from examples.mtmc.experiment import STAGES, Outcome, Size, run_seed
+from examples.mtmc.scoring.evaluate import Protocol
 
 
 def run_seeds(seeds: list[int], size: Size, protocol: Protocol, console: Console, workers: int | None) -> list[Outcome]:

@@ -10,20 +10,20 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from examples.mtmc import figures
 from examples.mtmc.atomic import results
-from examples.mtmc.baselines import no_association, oracle
 from examples.mtmc.demo import picture_sections, write_answers
 from examples.mtmc.errors import InputError
-from examples.mtmc.evaluate import Protocol, evaluate
-from examples.mtmc.learn import cross_fitted_prior, learn_links
-from examples.mtmc.links_file import dump_network, load_network
-from examples.mtmc.methods import MEANING, Scene, match, method, scene, threshold
-from examples.mtmc.readers import read
-from examples.mtmc.report import Section, Table, page
-from examples.mtmc.summary import Scores, mean_and_spread, page_table, screen_table
-from examples.mtmc.tracklets import Recording
-from examples.mtmc.weights import load_matcher
+from examples.mtmc.matching.baselines import no_association, oracle
+from examples.mtmc.matching.methods import MEANING, Scene, match, method, scene, threshold
+from examples.mtmc.matching.weights import load_matcher
+from examples.mtmc.network.learn import cross_fitted_prior, learn_links
+from examples.mtmc.network.links_file import dump_network, load_network
+from examples.mtmc.page import figures
+from examples.mtmc.page.report import Section, Table, page
+from examples.mtmc.recordings.readers import read
+from examples.mtmc.recordings.tracklets import Recording
+from examples.mtmc.scoring.evaluate import Protocol, evaluate
+from examples.mtmc.scoring.summary import Scores, mean_and_spread, page_table, screen_table
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ import pytest
 pytest.importorskip("torch_geometric", reason="the tracking example needs the extra mtmc")
 pytest.importorskip("trackeval", reason="the tracking example needs the extra mtmc")
 
-from examples.mtmc.learn import learn_links
-from examples.mtmc.methods import Scene, scene
-from examples.mtmc.simulate import World, simulate
+from examples.mtmc.matching.methods import Scene, scene
+from examples.mtmc.network.learn import learn_links
+from examples.mtmc.simulator.simulate import World, simulate
 
 
 @pytest.fixture(scope="session")

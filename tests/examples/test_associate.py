@@ -8,9 +8,9 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 
-from examples.mtmc.associate import assign, associate
-from examples.mtmc.network import Camera, Network
-from examples.mtmc.tracklets import Recording, Tracklet
+from examples.mtmc.matching.associate import assign, associate
+from examples.mtmc.network.network import Camera, Network
+from examples.mtmc.recordings.tracklets import Recording, Tracklet
 
 
 def _recording(spans: list[tuple[str, int, int]]) -> Recording:

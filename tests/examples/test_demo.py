@@ -16,16 +16,16 @@ from rich.console import Console
 
 from examples.mtmc import cli, demo
 from examples.mtmc.atomic import results
-from examples.mtmc.evaluate import Protocol
 from examples.mtmc.experiment import Outcome, Size
-from examples.mtmc.links_file import dump_network, load_network
-from examples.mtmc.methods import ROWS
-from examples.mtmc.network import Camera, Link, Network
+from examples.mtmc.matching.methods import ROWS
+from examples.mtmc.network.links_file import dump_network, load_network
+from examples.mtmc.network.network import Camera, Link, Network
+from examples.mtmc.page.report import Section, Table, page
 from examples.mtmc.parallel import run_seeds
-from examples.mtmc.report import Section, Table, page
-from examples.mtmc.simulate import World
-from examples.mtmc.tracklets import Recording, Track, Tracklet
-from examples.mtmc.writers import write_recording
+from examples.mtmc.recordings.tracklets import Recording, Track, Tracklet
+from examples.mtmc.recordings.writers import write_recording
+from examples.mtmc.scoring.evaluate import Protocol
+from examples.mtmc.simulator.simulate import World
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:

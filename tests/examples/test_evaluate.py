@@ -9,13 +9,13 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from examples.mtmc.associate import associate
-from examples.mtmc.evaluate import Data, Protocol, data_of, evaluate, link_scores, quick_idf1, score, tracks_of
-from examples.mtmc.methods import Scene, method
-from examples.mtmc.network import Camera, Network
-from examples.mtmc.readers import read
-from examples.mtmc.tracklets import Track
-from examples.mtmc.writers import mot_text
+from examples.mtmc.matching.associate import associate
+from examples.mtmc.matching.methods import Scene, method
+from examples.mtmc.network.network import Camera, Network
+from examples.mtmc.recordings.readers import read
+from examples.mtmc.recordings.tracklets import Track
+from examples.mtmc.recordings.writers import mot_text
+from examples.mtmc.scoring.evaluate import Data, Protocol, data_of, evaluate, link_scores, quick_idf1, score, tracks_of
 
 HD = Network({"a": Camera("a", 1.0), "b": Camera("b", 1.0)})
 
@@ -133,7 +133,7 @@ def test_field_case_zero_based_file_is_reported(cases: ModuleType, tmp_path: Pat
 
 def test_scores_of_the_true_and_of_no_identities(town_scene: Scene) -> None:
     recording = town_scene.recording
-    from examples.mtmc.baselines import no_association, oracle
+    from examples.mtmc.matching.baselines import no_association, oracle
 
     best, worst = oracle(recording), no_association(recording)
     assert quick_idf1(recording, best) > 0.95 > quick_idf1(recording, worst) + 0.3

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from examples.mtmc.errors import InputError
-from examples.mtmc.links_file import dump_network, load_network
-from examples.mtmc.network import Camera, Link, Network
-from examples.mtmc.readers import read
-from examples.mtmc.simulate import World
-from examples.mtmc.tracklets import Recording
-from examples.mtmc.travel import TravelTime
-from examples.mtmc.writers import write_recording
+from examples.mtmc.network.links_file import dump_network, load_network
+from examples.mtmc.network.network import Camera, Link, Network
+from examples.mtmc.network.travel import TravelTime
+from examples.mtmc.recordings.readers import read
+from examples.mtmc.recordings.tracklets import Recording
+from examples.mtmc.recordings.writers import write_recording
+from examples.mtmc.simulator.simulate import World
 
 TWO = Network(
     {"a": Camera("a", 10.0), "b": Camera("b", 25.0, clock_offset=2.0, clock_rate=1.001, position=(1.0, 2.0))},
@@ -74,7 +74,7 @@ def test_round_trip_of_the_links_file(tmp_path: Path) -> None:
 
 
 def test_the_example_in_the_docs_is_valid(tmp_path: Path) -> None:
-    from examples.mtmc import links_file
+    from examples.mtmc.network import links_file
 
     assert links_file.__doc__ is not None
     text = links_file.__doc__.split("\n\n")[1]

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from examples.mtmc.matcher import Matcher
-from examples.mtmc.methods import ROWS, Scene, match, method, scene, threshold
-from examples.mtmc.training import loss, train
+from examples.mtmc.matching.matcher import Matcher
+from examples.mtmc.matching.methods import ROWS, Scene, match, method, scene, threshold
+from examples.mtmc.matching.training import loss, train
 
 
 @pytest.fixture(scope="module")
@@ -103,8 +103,8 @@ def test_a_link_the_network_does_not_know_is_never_taken(town_scene: Scene, matc
 
 
 def test_no_candidates_at_all(town_scene: Scene, matcher: Matcher) -> None:
-    from examples.mtmc.network import Network
-    from examples.mtmc.tracklets import Recording
+    from examples.mtmc.network.network import Network
+    from examples.mtmc.recordings.tracklets import Recording
 
     alone = scene(Recording(Network(town_scene.network.cameras), town_scene.recording.tracklets[:5]))
     assert len(match(matcher, alone).gain) == 0

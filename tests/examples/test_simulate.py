@@ -6,8 +6,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from examples.mtmc.realism import measure
-from examples.mtmc.simulate import World, simulate
+from examples.mtmc.simulator.realism import measure
+from examples.mtmc.simulator.simulate import World, simulate
 
 
 def test_a_seed_decides_everything(world: World) -> None:

@@ -17,9 +17,9 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from examples.mtmc.candidates import true_predecessors
-from examples.mtmc.network import Network
-from examples.mtmc.tracklets import Recording, Track
+from examples.mtmc.matching.candidates import true_predecessors
+from examples.mtmc.network.network import Network
+from examples.mtmc.recordings.tracklets import Recording, Track
 
 Data = dict[str, Any]
 

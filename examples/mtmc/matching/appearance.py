@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.mtmc.tracklets import Recording
+from examples.mtmc.recordings.tracklets import Recording
 
 
 def looks_of(recording: Recording) -> NDArray[np.float64]:

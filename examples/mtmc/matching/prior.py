@@ -16,9 +16,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.mtmc.candidates import Candidates
-from examples.mtmc.network import Network
-from examples.mtmc.tracklets import Recording
+from examples.mtmc.matching.candidates import Candidates
+from examples.mtmc.network.network import Network
+from examples.mtmc.recordings.tracklets import Recording
 
 
 @dataclass(frozen=True, eq=False)

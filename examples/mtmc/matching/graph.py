@@ -13,10 +13,10 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import HeteroData
 
-from examples.mtmc.candidates import Candidates
-from examples.mtmc.network import Network
-from examples.mtmc.prior import Prior, arrival_rates
-from examples.mtmc.tracklets import Recording
+from examples.mtmc.matching.candidates import Candidates
+from examples.mtmc.matching.prior import Prior, arrival_rates
+from examples.mtmc.network.network import Network
+from examples.mtmc.recordings.tracklets import Recording
 
 CAMERA_DIM, ADJACENT_DIM, EXTRA_DIM = 5, 2, 2
 

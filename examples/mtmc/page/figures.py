@@ -10,9 +10,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from examples.mtmc.candidates import Candidates
-from examples.mtmc.network import Network
-from examples.mtmc.tracklets import Recording, Tracklet
+from examples.mtmc.matching.candidates import Candidates
+from examples.mtmc.network.network import Network
+from examples.mtmc.recordings.tracklets import Recording, Tracklet
 
 SHOWN = 48  # tracklets a picture can hold legibly
 

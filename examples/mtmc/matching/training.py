@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from examples.mtmc.matcher import Matcher, Matches
+from examples.mtmc.matching.matcher import Matcher, Matches
 
 STEPS, EVERY = 100, 10
 

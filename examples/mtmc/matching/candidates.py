@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.mtmc.tracklets import Recording, Tracklet
+from examples.mtmc.recordings.tracklets import Recording, Tracklet
 
 
 @dataclass(frozen=True, eq=False)

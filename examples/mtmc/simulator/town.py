@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from examples.mtmc.network import Camera, Link, Network
+from examples.mtmc.network.network import Camera, Link, Network
 
 FPS = 5.0
 

@@ -6,8 +6,8 @@ import numpy as np
 from rich.box import SIMPLE_HEAD
 from rich.table import Table as Screen
 
-from examples.mtmc.methods import MEANING
-from examples.mtmc.report import Table
+from examples.mtmc.matching.methods import MEANING
+from examples.mtmc.page.report import Table
 
 SHOWN = {
     "idf1": "IDF1",

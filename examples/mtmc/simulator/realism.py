@@ -7,10 +7,10 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.mtmc.appearance import looks_of
-from examples.mtmc.candidates import candidates, true_predecessors
-from examples.mtmc.simulate import World
-from examples.mtmc.tracklets import Recording
+from examples.mtmc.matching.appearance import looks_of
+from examples.mtmc.matching.candidates import candidates, true_predecessors
+from examples.mtmc.recordings.tracklets import Recording
+from examples.mtmc.simulator.simulate import World
 
 REAL = {
     "rivals": "3.2 and 6.6",

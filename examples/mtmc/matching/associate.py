@@ -8,7 +8,7 @@ from scipy.optimize import linear_sum_assignment
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
-from examples.mtmc.tracklets import Recording
+from examples.mtmc.recordings.tracklets import Recording
 
 Chosen = NDArray[np.int64]
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.mtmc import town
-from examples.mtmc.network import Network
-from examples.mtmc.sensing import Looks, see
-from examples.mtmc.tracklets import Recording, Track
+from examples.mtmc.network.network import Network
+from examples.mtmc.recordings.tracklets import Recording, Track
+from examples.mtmc.simulator import town
+from examples.mtmc.simulator.sensing import Looks, see
 
 WARM_UP = 600.0  # seconds of arrivals before the recording starts, so that it starts in the middle of life
 

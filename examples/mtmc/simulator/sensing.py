@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.mtmc.network import Network
-from examples.mtmc.tracklets import Dropped, Track, Tracklet
+from examples.mtmc.network.network import Network
+from examples.mtmc.recordings.tracklets import Dropped, Track, Tracklet
 
 DIMS = 32
 SHARE_LOOKS, CLUSTER = 0.21, 3  # a fifth of the people look like two others

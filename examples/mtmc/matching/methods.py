@@ -10,23 +10,23 @@ import torch
 from numpy.typing import NDArray
 from torch_geometric.data import HeteroData
 
-from examples.mtmc.appearance import looks_of
-from examples.mtmc.associate import associate
-from examples.mtmc.baselines import (
+from examples.mtmc.matching.appearance import looks_of
+from examples.mtmc.matching.associate import associate
+from examples.mtmc.matching.baselines import (
     appearance_gain,
     appearance_pairs,
     fifo_gain,
     first_in_first_out,
     time_gain,
 )
-from examples.mtmc.candidates import Candidates, candidates, true_predecessors
-from examples.mtmc.graph import build_graph
-from examples.mtmc.matcher import Matcher, Matches
-from examples.mtmc.network import Network
-from examples.mtmc.prior import Prior, prior_of
-from examples.mtmc.tracklets import Recording
-from examples.mtmc.training import Labelled
-from examples.mtmc.tuning import tune
+from examples.mtmc.matching.candidates import Candidates, candidates, true_predecessors
+from examples.mtmc.matching.graph import build_graph
+from examples.mtmc.matching.matcher import Matcher, Matches
+from examples.mtmc.matching.prior import Prior, prior_of
+from examples.mtmc.matching.training import Labelled
+from examples.mtmc.matching.tuning import tune
+from examples.mtmc.network.network import Network
+from examples.mtmc.recordings.tracklets import Recording
 
 ROWS = ("none", "fifo", "time", "appearance", "hungarian", "gatv2", "gatv2_bias", "oracle")
 MEANING = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.mtmc.network import Network
+from examples.mtmc.network.network import Network
 
 
 @dataclass(frozen=True, eq=False)

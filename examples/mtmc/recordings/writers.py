@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.mtmc.tracklets import Dropped, Recording, Track
+from examples.mtmc.recordings.tracklets import Dropped, Recording, Track
 
 NAN = float("nan")
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.mtmc.travel import TravelTime, from_window
+from examples.mtmc.network.travel import TravelTime, from_window
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,12 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.mtmc.embeddings import embeddings_beside, read_embeddings
 from examples.mtmc.errors import InputError
-from examples.mtmc.evaluate import iou
-from examples.mtmc.network import Network
-from examples.mtmc.rows import Gathered, Rows, lines
-from examples.mtmc.tracklets import Dropped, Recording, Track, Tracklet
+from examples.mtmc.network.network import Network
+from examples.mtmc.recordings.embeddings import embeddings_beside, read_embeddings
+from examples.mtmc.recordings.rows import Gathered, Rows, lines
+from examples.mtmc.recordings.tracklets import Dropped, Recording, Track, Tracklet
+from examples.mtmc.scoring.evaluate import iou
 
 FORMATS = ("aicity", "mot", "campus")
 CAMPUS_GAP = 30  # frames, a second

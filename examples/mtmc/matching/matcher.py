@@ -19,7 +19,7 @@ from torch_geometric.data import HeteroData
 
 import attnops
 from attnops.graph import GATv2Conv
-from examples.mtmc.graph import ADJACENT_DIM, CAMERA_DIM, EXTRA_DIM
+from examples.mtmc.matching.graph import ADJACENT_DIM, CAMERA_DIM, EXTRA_DIM
 
 SLOPE = 10.0  # log-odds per unit of cosine, before training
 TINY = 1e-30  # below it a weight is as good as forbidden

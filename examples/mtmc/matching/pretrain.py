@@ -9,11 +9,11 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from examples.mtmc.learn import learn_links
-from examples.mtmc.methods import scene, threshold
-from examples.mtmc.simulate import simulate
-from examples.mtmc.training import train
-from examples.mtmc.weights import save_matcher
+from examples.mtmc.matching.methods import scene, threshold
+from examples.mtmc.matching.training import train
+from examples.mtmc.matching.weights import save_matcher
+from examples.mtmc.network.learn import learn_links
+from examples.mtmc.simulator.simulate import simulate
 
 MINUTES, PER_MINUTE, STEPS = 60.0, 8.0, 200
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from examples.mtmc.candidates import Candidates, candidates, true_predecessors
-from examples.mtmc.network import Network
-from examples.mtmc.prior import Prior, prior_of
-from examples.mtmc.tracklets import Recording
-from examples.mtmc.travel import fit
+from examples.mtmc.matching.candidates import Candidates, candidates, true_predecessors
+from examples.mtmc.matching.prior import Prior, prior_of
+from examples.mtmc.network.network import Network
+from examples.mtmc.network.travel import fit
+from examples.mtmc.recordings.tracklets import Recording
 
 COUNT = 1.0  # passages that every link and every start and end counts for before any is seen
 

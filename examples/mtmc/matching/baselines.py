@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.mtmc.associate import Identities
-from examples.mtmc.candidates import Candidates
-from examples.mtmc.network import Network
-from examples.mtmc.prior import Prior
-from examples.mtmc.tracklets import Recording
+from examples.mtmc.matching.associate import Identities
+from examples.mtmc.matching.candidates import Candidates
+from examples.mtmc.matching.prior import Prior
+from examples.mtmc.network.network import Network
+from examples.mtmc.recordings.tracklets import Recording
 
 
 def no_association(recording: Recording) -> NDArray[np.int64]:

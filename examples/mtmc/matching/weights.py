@@ -7,7 +7,7 @@ from pathlib import Path
 
 import torch
 
-from examples.mtmc.matcher import Matcher
+from examples.mtmc.matching.matcher import Matcher
 
 DEFAULT = Path(__file__).with_name("matcher.safetensors")
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from examples.mtmc.errors import InputError
-from examples.mtmc.rows import Gathered
+from examples.mtmc.recordings.rows import Gathered
 
 
 def embeddings_beside(rows: Path) -> Path | None:

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.mtmc.evaluate import quick_idf1
-from examples.mtmc.tracklets import Recording
+from examples.mtmc.recordings.tracklets import Recording
+from examples.mtmc.scoring.evaluate import quick_idf1
 
 STEPS = 16
 

@@ -36,8 +36,8 @@ from typing import Any
 import yaml
 
 from examples.mtmc.errors import InputError
-from examples.mtmc.network import Camera, Link, Network
-from examples.mtmc.travel import TravelTime
+from examples.mtmc.network.network import Camera, Link, Network
+from examples.mtmc.network.travel import TravelTime
 
 Check = Callable[["Place"], Any]
 

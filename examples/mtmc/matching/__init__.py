@@ -1,0 +1,1 @@
+"""Candidates, their prior, the graph, the matcher, and identities by assignment."""

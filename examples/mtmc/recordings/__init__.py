@@ -1,0 +1,1 @@
+"""Tracklets and the files that they come from and go to."""

@@ -1,0 +1,1 @@
+"""A town of people and cameras, and how like real ones it is."""
