@@ -11,6 +11,14 @@ from examples.mtmc.network.travel import TravelTime, from_window
 
 
 @dataclass(frozen=True)
+class Zone:
+    """A part of the picture where people enter or leave: a polygon of ``corners`` (x, y) in pixels."""
+
+    name: str
+    corners: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True)
 class Camera:
     """One camera: frame ``f`` was taken at ``clock_offset + clock_rate · f / fps`` seconds of the common clock."""
 
@@ -21,6 +29,7 @@ class Camera:
     position: tuple[float, float] | None = None  # on a map, any unit
     starts: float = 0.3  # share of its tracklets that come from no other tracklet
     ends: float = 0.3  # share of its tracklets that no other tracklet follows
+    zones: tuple[Zone, ...] = ()
 
     def seconds(self, frames: NDArray[np.int64]) -> NDArray[np.float64]:
         """Common time of frames."""
@@ -39,7 +48,9 @@ class Link:
     The delay is counted from leaving the source to entering the target, in seconds; negative where views overlap.
     With ``measure="enter"`` it is counted from entering the source, which suits views that share most of their scene.
     ``prior`` is the share of tracklets at the source that go on to the target. A link from a camera to itself joins
-    fragments; ``reach`` then bounds the way between them, in box heights a second (plus one).
+    fragments; ``reach`` then bounds the way between them, in box heights a second (plus one). ``zones`` are (zone of
+    leaving, zone of entering, share of the link's passages), "" standing for no zone; pairs that are not named share
+    what is left evenly, and without any nothing is known.
     """
 
     source: str
@@ -49,6 +60,7 @@ class Link:
     travel: TravelTime | None = None
     measure: str = "leave"
     reach: float | None = None
+    zones: tuple[tuple[str, str, float], ...] = ()
 
     @property
     def density(self) -> TravelTime:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from examples.mtmc.network.network import Network
+from examples.mtmc.network.zones import zone_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,13 +27,23 @@ class Tracklet(Track):
     """One stretch of boxes that a single-camera tracker took for one person or vehicle.
 
     ``time_in`` and ``time_out`` are seconds on the common clock, ``embedding [D]`` its appearance, ``truth`` the
-    identity that most of its boxes show, or None where that is unknown or nobody.
+    identity that most of its boxes show, or None where that is unknown or nobody. ``zone_in`` and ``zone_out`` are the
+    zones of its camera in which its first and last box stand, "" outside all.
     """
 
     time_in: float = 0.0
     time_out: float = 0.0
     embedding: NDArray[np.float64] | None = None
     truth: int | None = None
+    zone_in: str = ""
+    zone_out: str = ""
+
+    def in_zones(self, network: Network) -> Tracklet:
+        """The same tracklet with ``zone_in`` and ``zone_out`` as the network's zones say."""
+        camera = network.cameras[self.camera]
+        if not camera.zones or not len(self.boxes):
+            return self
+        return replace(self, zone_in=zone_of(camera, self.boxes[0]), zone_out=zone_of(camera, self.boxes[-1]))
 
 
 @dataclass(frozen=True)
