@@ -36,8 +36,9 @@ from typing import Any
 import yaml
 
 from examples.mtmc.errors import InputError
-from examples.mtmc.network.network import Camera, Link, Network
+from examples.mtmc.network.network import Camera, Link, Network, Zone
 from examples.mtmc.network.travel import TravelTime
+from examples.mtmc.network.zones import zone_names
 
 Check = Callable[["Place"], Any]
 
@@ -145,6 +146,7 @@ def _cameras(place: Place) -> dict[str, Camera]:
         "position": lambda p: tuple(x.number() for x in p.items(2)),
         "starts": lambda p: p.number(0, 1, above=True),
         "ends": lambda p: p.number(0, 1, above=True),
+        "zones": _zones,
     }
     cameras = {}
     for name, entry in place.entries().items():
@@ -154,6 +156,18 @@ def _cameras(place: Place) -> dict[str, Camera]:
     if not cameras:
         raise place.wrong("at least one camera")
     return cameras
+
+
+def _zones(place: Place) -> tuple[Zone, ...]:
+    zones = []
+    for name, corners in place.entries().items():
+        if not name.strip():
+            raise corners.wrong("a zone with a name")
+        points = [tuple(x.number() for x in corner.items(2)) for corner in corners.items()]
+        if len(set(points)) < 3:
+            raise corners.wrong("three corners [x, y] or more, in pixels")
+        zones.append(Zone(name, tuple((x, y) for x, y in points)))
+    return tuple(zones)
 
 
 def _window(place: Place) -> tuple[float, float]:
@@ -191,6 +205,7 @@ def _link(place: Place, cameras: dict[str, Camera]) -> Link:
         "travel": _travel,
         "measure": lambda p: p.text("leave", "enter"),
         "reach": lambda p: p.number(0),
+        "zones": lambda p: [tuple(item.items(3)) for item in p.items()],
     }
     found = place.table(checks, ("from", "to", "window"))
     source, target, window = found.pop("from"), found.pop("to"), found.pop("window")
@@ -201,7 +216,28 @@ def _link(place: Place, cameras: dict[str, Camera]) -> Link:
         if kind == "lognormal" and window[1] <= 0:
             raise place.wrong("kind: normal, since the window holds negative delays alone")
         found["travel"] = TravelTime(kind, components, window)
+    if "zones" in found:
+        found["zones"] = _zone_shares(place, found["zones"], cameras[source], cameras[target])
     return Link(source, target, window, **found)
+
+
+def _zone_shares(
+    link: Place, rows: list[tuple[Place, Place, Place]], source: Camera, target: Camera
+) -> tuple[tuple[str, str, float], ...]:
+    shares: dict[tuple[str, str], float] = {}
+    for leave, enter, share in rows:
+        for place, camera in ((leave, source), (enter, target)):
+            if place.text() not in zone_names(camera):
+                known = ", ".join(zone.name for zone in camera.zones) or "it has none"
+                raise place.wrong(f'a zone of camera {camera.name} ({known}) or "" for none')
+        if (leave.text(), enter.text()) in shares:
+            raise leave.wrong("every pair of zones once")
+        shares[leave.text(), enter.text()] = share.number(0, 1)
+    total = sum(shares.values())
+    everything = len(shares) == len(zone_names(source)) * len(zone_names(target))
+    if total > 1 + 1e-6 or (everything and total < 1 - 1e-6):
+        raise link.wrong(f"shares of zones that sum to 1{'' if everything else ' at most'}, not {total:g}")
+    return tuple((leave, enter, share) for (leave, enter), share in shares.items())
 
 
 def dump_network(network: Network) -> str:
@@ -210,6 +246,7 @@ def dump_network(network: Network) -> str:
     for name, camera in network.cameras.items():
         entry = {f.name: getattr(camera, f.name) for f in fields(camera) if f.name != "name"}
         entry["position"] = list(camera.position) if camera.position else None
+        entry["zones"] = {zone.name: [list(corner) for corner in zone.corners] for zone in camera.zones} or None
         cameras[name] = {key: value for key, value in entry.items() if value is not None}
     links = []
     for link in network.links:
@@ -221,6 +258,8 @@ def dump_network(network: Network) -> str:
         entry["measure"] = link.measure
         if link.reach is not None:
             entry["reach"] = link.reach
+        if link.zones:
+            entry["zones"] = [list(row) for row in link.zones]
         links.append(entry)
     text: str = yaml.safe_dump({"cameras": cameras, "links": links}, sort_keys=False, allow_unicode=True, width=120)
     return text
