@@ -14,16 +14,20 @@ Chosen = NDArray[np.int64]
 
 
 def associate(
-    recording: Recording, source: NDArray[np.int64], target: NDArray[np.int64], gain: NDArray[np.float64]
+    recording: Recording,
+    source: NDArray[np.int64],
+    target: NDArray[np.int64],
+    gain: NDArray[np.float64],
+    identities: Identities | None = None,
 ) -> NDArray[np.int64]:
     """An identity (0, 1, …) for every tracklet.
 
     Every tracklet has at most one successor and one predecessor; leaving both to "nobody" gains 0, so links of
     positive gain alone are taken, and those that make the sum largest. A link that would put two simultaneous
     tracklets of one camera into one identity is refused, the best links first, and what its ends may do instead is
-    assigned again until nothing more is gained.
+    assigned again until nothing more is gained. ``identities`` are those to begin with (default: all alone).
     """
-    identities = Identities(recording)
+    identities = identities or Identities(recording)
     useful = np.flatnonzero(gain > 0)
     has_successor = np.zeros(len(recording.tracklets), dtype=bool)
     has_predecessor = has_successor.copy()

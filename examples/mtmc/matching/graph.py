@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch_geometric.data import HeteroData
 
 from examples.mtmc.matching.candidates import Candidates
-from examples.mtmc.matching.prior import Prior, arrival_rates
+from examples.mtmc.matching.prior import Prior, Rates, arrival_rates
 from examples.mtmc.network.network import Network
 from examples.mtmc.recordings.tracklets import Recording
 
@@ -22,9 +22,17 @@ CAMERA_DIM, ADJACENT_DIM, EXTRA_DIM = 5, 2, 2
 
 
 def build_graph(
-    recording: Recording, pairs: Candidates, prior: Prior, looks: NDArray[np.float64], network: Network | None = None
+    recording: Recording,
+    pairs: Candidates,
+    prior: Prior,
+    looks: NDArray[np.float64],
+    network: Network | None = None,
+    rates: Rates | None = None,
 ) -> HeteroData:
-    """The graph of a recording, by what ``network`` (default: the recording's own) believes about cameras and links."""
+    """The graph of a recording, by what ``network`` (default: the recording's own) believes about cameras and links.
+
+    ``rates`` are those of the recording unless given.
+    """
     network = network or recording.network
     tracklets, names = recording.tracklets, list(recording.network.cameras)
     number = {name: n for n, name in enumerate(names)}
@@ -37,7 +45,7 @@ def build_graph(
     data["tracklet"].starts = torch.as_tensor(prior.starts, dtype=torch.float32)
     data["tracklet"].ends = torch.as_tensor(prior.ends, dtype=torch.float32)
 
-    rate = arrival_rates(recording)
+    rate = rates.camera if rates else arrival_rates(recording)
     data["camera"].x = torch.tensor(
         [
             [
