@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import attnops
 from attnops import Causal, Coords
 from attnops.biases import Rotary, RotaryScaling
-from attnops.biases.rotary import longest
+from attnops.biases.rotary import KEPT_TABLES, longest
 from attnops.coords import is_concrete
 
 LAWS: dict[str, Callable[[], RotaryScaling | None]] = {
@@ -279,6 +279,22 @@ def test_copies(law: str) -> None:
         assert torch.equal(turned(other, x, x, position)[0], want[0])
         assert other.scaling == bias.scaling
     assert not bias.state_dict()
+
+
+def test_kept_tables_follow_the_positions() -> None:
+    x, position, bias = vectors(1, 1, 3, 8), torch.arange(3)[None], rotary()
+    with torch.inference_mode():
+        bias.turn(x, position.clone())
+    before = bias.turn(x, position)
+    position += 5  # in place, after its tables were kept
+    assert torch.equal(bias.turn(x, position), rotary().turn(x, position)) and not torch.equal(
+        before, bias.turn(x, position)
+    )
+    assert torch.equal(bias.turn(x, position.double()), rotary().turn(x, position.double()))
+    bias.turn(x.requires_grad_(), torch.arange(3)[None]).sum().backward()  # with what inference mode had kept
+    for start in range(9):
+        bias.turn(x, torch.arange(start, start + 3)[None])
+    assert len(bias._turned) == KEPT_TABLES
 
 
 # --------------------------------------------------------------------------------------------------------- scaling laws

@@ -15,6 +15,8 @@ from attnops.biases.rotary_scaling import RotaryScaling, require_positive_number
 from attnops.checks import require_flag
 from attnops.coords import Coords, is_concrete
 
+KEPT_ANGLES, KEPT_TABLES = 1 << 18, 4  # positions times channels of a table that is kept, and how many are
+
 
 class Rotary(Bias):
     """Pair j of channels turns by p·θ_j, θ_j = base^(-2j/dim): q_i·k_j then depends on p_i - p_j alone.
@@ -64,6 +66,7 @@ class Rotary(Bias):
         self._law = scaling or RotaryScaling()
         self._rows = self._law.rows(dim, base)
         self._kept: dict[tuple[torch.device, torch.dtype], Tensor] = {}
+        self._turned: list[tuple[Tensor, torch.dtype, tuple[Tensor, Tensor]]] = []
 
     @staticmethod
     def from_hf(
@@ -108,18 +111,36 @@ class Rotary(Bias):
         """`vectors [B, H, N, D]` turned by `position`, `[N]` or `[B or 1, N]`; `length [B or 1]` where it matters."""
         if vectors.shape[-1] < self.dim:
             raise ValueError(f"dim is {self.dim}; it must be at most D = {vectors.shape[-1]} of query and key")
-        dtype = accumulation_dtype(vectors)
         position = position if position.ndim > 1 else position.unsqueeze(0)
-        cos, sin = (wave.unsqueeze(1).to(dtype) for wave in self.waves(position, length, dtype))
-        turning = vectors[..., : self.dim].to(dtype)
+        return turn_by(vectors, *self._tables(position, length, accumulation_dtype(vectors)), self.interleaved)
+
+    def _tables(self, position: Tensor, length: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """`turning_waves` `[B or 1, 1, N, dim]`; small ones are kept, where evaluating them is dear."""
+        small = length is None and position.numel() * self.dim <= KEPT_ANGLES and position.device.type == "cpu"
+        if not small or position.requires_grad or not is_concrete(position):
+            return self._turning(position, length, dtype)
+        for known, of, tables in self._turned:
+            if of == dtype and known.dtype == position.dtype and torch.equal(known, position):
+                return tables
+        with torch.inference_mode(False):
+            known = position.clone()
+            tables = self._turning(known, None, dtype)
+        if all(is_concrete(table) for table in tables):
+            self._turned = [(known, dtype, tables), *self._turned[: KEPT_TABLES - 1]]
+        return tables
+
+    def _turning(self, position: Tensor, length: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        cos, sin = self.turning_waves(position, length, dtype)
+        return cos.unsqueeze(1).to(dtype), sin.unsqueeze(1).to(dtype)
+
+    def turning_waves(
+        self, position: Tensor, length: Tensor | None = None, dtype: torch.dtype = torch.float32
+    ) -> tuple[Tensor, Tensor]:
+        """`waves` of both channels of every pair, `[…, N, dim]`: cos, and sin with a minus at the first of a pair."""
+        cos, sin = self.waves(position, length, dtype)
         if self.interleaved:
-            first, second = turning[..., 0::2], turning[..., 1::2]
-            turned = torch.stack((first * cos - second * sin, second * cos + first * sin), dim=-1).flatten(-2)
-        else:
-            first, second = turning[..., : self.dim // 2], turning[..., self.dim // 2 :]
-            turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1)
-        turned = turned.to(vectors.dtype)
-        return turned if self.dim == vectors.shape[-1] else torch.cat((turned, vectors[..., self.dim :]), dim=-1)
+            return torch.stack((cos, cos), -1).flatten(-2), torch.stack((-sin, sin), -1).flatten(-2)
+        return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
     def waves(
         self, position: Tensor, length: Tensor | None = None, dtype: torch.dtype = torch.float32
@@ -154,6 +175,18 @@ class Rotary(Bias):
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}, base={self.base}, scaling={self.scaling}, interleaved={self.interleaved}"
+
+
+def turn_by(vectors: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
+    """The first channels of `vectors [.., D]` turned by `Rotary.turning_waves`, `[.., dim]`, rounded once."""
+    dim = cos.shape[-1]
+    wide = (vectors if dim == vectors.shape[-1] else vectors[..., :dim]).to(cos.dtype)
+    if interleaved:
+        partner = torch.unflatten(wide, -1, (-1, 2)).flip(-1).flatten(-2)
+    else:
+        partner = wide.roll(dim // 2, -1)
+    out = torch.addcmul(wide * cos, partner, sin).to(vectors.dtype)
+    return out if dim == vectors.shape[-1] else torch.cat((out, vectors[..., dim:]), -1)
 
 
 def longest(*positions: Tensor) -> Tensor:

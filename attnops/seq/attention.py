@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from attnops.biases.alibi import ALiBi
 from attnops.biases.base import Bias
 from attnops.biases.relative import RelativeBias, RelativeKeys
-from attnops.biases.rotary import Rotary
+from attnops.biases.rotary import Rotary, turn_by
 from attnops.biases.sink import Sink
 from attnops.operator import attend
 from attnops.patterns.base import Pattern
@@ -129,7 +129,7 @@ class Attention(nn.Module):
         if self.query_norm is not None and self.qk_norm != "unit":
             both = self.norm_heads(both)
         if self.rotary is not None and not self.rotary.depends_on_length:
-            both = turn(both, *context.waves(self.rotary, both.dtype), self.rotary.interleaved)
+            both = turn_by(both, *context.waves(self.rotary, both.dtype), self.rotary.interleaved)
         if self.qk_norm == "unit":
             both = self.norm_heads(both)
         query, key = both[:, :, : self.heads], both[:, :, self.heads :]
@@ -218,18 +218,6 @@ class CrossAttention(nn.Module):
             dropout=self.dropout if self.training else 0.0,
         )  # fmt: skip
         return self.out(out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return, union-attr]
-
-
-def turn(x: Tensor, cos: Tensor, sin: Tensor, interleaved: bool) -> Tensor:
-    """The first channels of `x [B, N, h, D]` turned by `context.waves`, `[(B), N, 1, dim]`, rounded once."""
-    dim = cos.shape[-1]
-    wide = (x if dim == x.shape[-1] else x[..., :dim]).to(cos.dtype)
-    if interleaved:
-        partner = torch.unflatten(wide, -1, (-1, 2)).flip(-1).flatten(-2)
-    else:
-        partner = wide.roll(dim // 2, -1)
-    turned = torch.addcmul(wide * cos, partner, sin).to(x.dtype)
-    return turned if dim == x.shape[-1] else torch.cat((turned, x[..., dim:]), -1)
 
 
 def reads_positions_alone(pattern: Pattern | None, bias: Bias | None) -> bool:

@@ -83,11 +83,8 @@ class Context:
             if known == law:
                 return waves
         wide = torch.promote_types(dtype, torch.float32)
-        cos, sin = (wave.unsqueeze(-2).to(wide) for wave in rotary.waves(self.position, dtype=wide))
-        if rotary.interleaved:
-            waves = torch.stack((cos, cos), -1).flatten(-2), torch.stack((-sin, sin), -1).flatten(-2)
-        else:
-            waves = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+        cos, sin = rotary.turning_waves(self.position, dtype=wide)
+        waves = cos.unsqueeze(-2).to(wide), sin.unsqueeze(-2).to(wide)
         self._waves.append((law, waves))
         return waves
 

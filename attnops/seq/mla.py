@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from attnops.biases.alibi import ALiBi
 from attnops.biases.base import Bias
+from attnops.biases.rotary import turn_by
 from attnops.biases.sink import Sink
 from attnops.checks import require_positive
 from attnops.operator import attend
 from attnops.patterns.base import Pattern
 from attnops.scores.dot import DotProduct
-from attnops.seq.attention import as_one_row, reads_positions_alone, turn
+from attnops.seq.attention import as_one_row, reads_positions_alone
 from attnops.seq.context import Context, Keys
 from attnops.seq.norms import RMSNorm
 
@@ -190,7 +191,7 @@ class LatentAttention(nn.Module):
         """`x [B, N, h, R]` turned, unless the angles depend on the length: then `attend` turns the first R channels."""
         if self.rotary is None or self.rotary.depends_on_length:
             return x
-        return turn(x, *context.waves(self.rotary, x.dtype), self.rotary.interleaved)
+        return turn_by(x, *context.waves(self.rotary, x.dtype), self.rotary.interleaved)
 
 
 def _refuse(config: TransformerConfig, layer: int) -> None:
