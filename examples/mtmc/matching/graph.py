@@ -74,6 +74,8 @@ def build_graph(
     candidate.edge_index = torch.as_tensor(np.stack([pairs.source, pairs.target]))
     candidate.prior = torch.as_tensor(prior.link, dtype=torch.float32)
     candidate.travel = torch.as_tensor(prior.travel, dtype=torch.float32)
+    candidate.zone = torch.as_tensor(prior.zone, dtype=torch.float32)
+    candidate.place = torch.as_tensor(prior.place, dtype=torch.float32)
     alike = (looks[pairs.source] * looks[pairs.target]).sum(1)
     candidate.alike = torch.as_tensor(alike, dtype=torch.float32)
     candidate.delay = torch.as_tensor(pairs.delay, dtype=torch.float32)

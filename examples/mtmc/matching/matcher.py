@@ -62,6 +62,8 @@ class Matches:
     log_ends: Tensor
     gain: Tensor
     bias: Tensor
+    company: Tensor  # what rivals, companions and learned corrections changed
+    nobody: Tensor  # minus what nobody had, the mean of both ends
 
 
 class Matcher(nn.Module):
@@ -84,9 +86,8 @@ class Matcher(nn.Module):
         tracklet, candidate = graph["tracklet"], graph["tracklet", "candidate", "tracklet"]
         source, target = candidate.edge_index
         earlier, later, (first, last) = self.vectors(graph)
-        logit, before = self._attend(
-            later, earlier, candidate.edge_index, candidate.prior, candidate.travel, candidate.alike
-        )
+        known = candidate.travel + candidate.zone + candidate.place
+        logit, before = self._attend(later, earlier, candidate.edge_index, candidate.prior, known, candidate.alike)
         everyone = torch.arange(len(later), device=later.device)
         at_camera, none = torch.stack([tracklet.camera, everyone]), torch.zeros_like(tracklet.starts)
         _, starts = self._attend(later, first, at_camera, tracklet.starts, none, none)
@@ -100,6 +101,8 @@ class Matcher(nn.Module):
             log_ends=ends - all_after,
             gain=logit - (starts[target] + ends[source]) / 2,
             bias=self.bias_of(candidate),
+            company=torch.zeros_like(logit),
+            nobody=-(starts[target] + ends[source]) / 2,
         )
 
     def vectors(self, graph: HeteroData) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
@@ -124,11 +127,17 @@ class Matcher(nn.Module):
 
     def bias_of(self, candidate: HeteroData) -> Tensor:
         """b_ij of every candidate, as the operator adds it: for pictures and reasons."""
+        return sum(self.parts(candidate).values(), torch.zeros_like(candidate.travel))
+
+    def parts(self, candidate: HeteroData) -> dict[str, Tensor]:
+        """The summands of b_ij by name."""
         if self.bias is None:
-            return torch.zeros_like(candidate.travel)
+            return {}
         travel = next(term for term in self.bias.terms if isinstance(term, TravelTime))
-        bias: Tensor = candidate.prior.log() + travel.log_weight.exp()[0] * candidate.travel
-        return bias
+        weight = travel.log_weight.exp()[0]
+        known = {"time": candidate.travel, "zone": candidate.zone, "place": candidate.place}
+        link = candidate.prior.clamp_min(TINY).log()
+        return {"link": link, **{name: weight * ratio for name, ratio in known.items()}}
 
 
 def _read_forwards(logit: Tensor, source: Tensor, target: Tensor, count: int) -> Tensor:

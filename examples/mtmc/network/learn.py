@@ -62,7 +62,7 @@ def cross_fitted_prior(recording: Recording, pairs: Candidates, folds: int = 10)
     fold = np.array([-1 if t.truth is None else fold_of[t.truth] for t in recording.tracklets])
     members = {n: {i for i, f in fold_of.items() if f == n} for n in range(folds)} | {-1: set[int]()}
     everywhere = prior_of(recording, pairs)
-    link, travel = np.zeros(len(pairs)), np.zeros(len(pairs))
+    link, travel, zone = (np.zeros(len(pairs)) for _ in range(3))
     starts, ends = everywhere.starts.copy(), everywhere.ends.copy()
     ends_of = np.sort(np.stack([fold[pairs.source], fold[pairs.target]]), axis=0)
     for a in range(-1, folds):
@@ -71,7 +71,7 @@ def cross_fitted_prior(recording: Recording, pairs: Candidates, folds: int = 10)
             if not own.any() and a != b:
                 continue
             given = prior_of(recording, pairs, learn_links(recording, members[a] | members[b], pairs))
-            link[own], travel[own] = given.link[own], given.travel[own]
+            link[own], travel[own], zone[own] = given.link[own], given.travel[own], given.zone[own]
             if a == b:
                 starts[fold == a], ends[fold == a] = given.starts[fold == a], given.ends[fold == a]
-    return Prior(link, travel, starts, ends)
+    return Prior(link, travel, zone, everywhere.place, starts, ends)
