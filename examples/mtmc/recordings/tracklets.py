@@ -28,7 +28,8 @@ class Tracklet(Track):
 
     ``time_in`` and ``time_out`` are seconds on the common clock, ``embedding [D]`` its appearance, ``truth`` the
     identity that most of its boxes show, or None where that is unknown or nobody. ``zone_in`` and ``zone_out`` are the
-    zones of its camera in which its first and last box stand, "" outside all.
+    zones of its camera in which its first and last box stand, "" outside all. ``attributes`` are what else was read
+    off it (colour, make, model; each may be wrong), empty where nothing was.
     """
 
     time_in: float = 0.0
@@ -37,6 +38,7 @@ class Tracklet(Track):
     truth: int | None = None
     zone_in: str = ""
     zone_out: str = ""
+    attributes: tuple[str, ...] = ()
 
     def in_zones(self, network: Network) -> Tracklet:
         """The same tracklet with ``zone_in`` and ``zone_out`` as the network's zones say."""
@@ -53,6 +55,7 @@ class Dropped:
     camera: str
     what: str
     why: str
+    count: int = 1  # how many cases this one stands for
 
 
 @dataclass(eq=False)
