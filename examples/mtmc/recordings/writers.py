@@ -116,6 +116,6 @@ def dropped_text(dropped: list[Dropped]) -> str:
     """The log of what was left out and why: the counts first, then every case."""
     count: dict[str, int] = {}
     for drop in dropped:
-        count[drop.why] = count.get(drop.why, 0) + 1
+        count[drop.why] = count.get(drop.why, 0) + drop.count
     head = [f"# {number} x {why}\n" for why, number in sorted(count.items())] or ["# nothing was dropped\n"]
     return "".join(head + [f"{drop.camera}\t{drop.what}\t{drop.why}\n" for drop in dropped])

@@ -1,0 +1,90 @@
+"""Rows of one id in order, each once: what comes late is put in its place, as far as a buffer of rows allows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from examples.mtmc.network.network import Network
+from examples.mtmc.recordings.chunk import Chunk, joined
+from examples.mtmc.recordings.cleaning import DUPLICATE, GAP, LATE, OUT_OF_ORDER, Log
+from examples.mtmc.recordings.clocks import NEW_IDS
+
+REMEMBERED = 100_000  # ids whose last frame is surely remembered; twice as many at most
+ASCENDING = "ascending frames within an id, each once"
+
+
+class Order:
+    """Passes rows on with ascending frames in every id; the last ``slack`` rows wait for those that are late.
+
+    ``gap`` is the longest time in seconds between two rows of an id, or None where ids may be away for any time.
+    """
+
+    def __init__(self, network: Network, log: Log, name: str, slack: int, gap: float | None) -> None:
+        self.log, self.name, self.slack = log, name, 0 if log.strict else slack
+        self.gaps = [np.inf if gap is None else gap * c.fps for c in network.cameras.values()]
+        self.waiting: list[Chunk] = []
+        self.last: dict[tuple[int, int], tuple[int, int]] = {}  # of an id: its latest frame, and how often it began
+        self.earlier: dict[tuple[int, int], tuple[int, int]] = {}  # the same of ids that were not seen lately
+
+    def push(self, chunk: Chunk) -> Chunk | None:
+        """The rows that wait no longer."""
+        chunk = joined([*self.waiting, chunk])
+        if self.slack:
+            chunk = self._sorted(chunk)
+        ready = len(chunk) - self.slack
+        self.waiting = [chunk.take(slice(max(ready, 0), None))] if self.slack else []
+        return self._ascending(chunk.take(slice(0, ready))) if ready > 0 else None
+
+    def finish(self) -> Chunk | None:
+        """The rows that are left."""
+        rest, self.waiting = self.waiting, []
+        return self._ascending(rest[0]) if rest and len(rest[0]) else None
+
+    def _sorted(self, chunk: Chunk) -> Chunk:
+        """Each id's rows by frame, in the places that the id's rows have."""
+        arrival = np.arange(len(chunk))
+        came = np.lexsort((arrival, chunk.id, chunk.camera))
+        should = np.lexsort((arrival, chunk.frame, chunk.id, chunk.camera))
+        moved = np.sort(should[came < should])  # rows that go to an earlier place
+        if not len(moved):
+            return chunk
+        for k in moved.tolist():
+            found = f"frame {chunk.frame[k]} of id {chunk.id[k]} out of order"
+            self.log.add(OUT_OF_ORDER, self.name, int(chunk.line[k]), found, ASCENDING)
+        place = np.empty(len(chunk), dtype=np.int64)
+        place[came] = should
+        return chunk.take(place)
+
+    def _ascending(self, chunk: Chunk) -> Chunk | None:
+        keep = np.ones(len(chunk), dtype=bool)
+        began = np.zeros(len(chunk), dtype=np.int64)
+        rows = zip(chunk.camera.tolist(), chunk.id.tolist(), chunk.frame.tolist(), strict=True)
+        for k, (camera, id, frame) in enumerate(rows):
+            key = (camera, id)
+            before = self.last.get(key) or self.earlier.get(key)
+            if before is None:
+                self.last[key] = (frame, 0)
+                continue
+            latest, starts = before
+            away = frame - latest
+            if abs(away) > self.gaps[camera]:
+                found = f"frame {frame} of id {id} after frame {latest}"
+                expected = ASCENDING if away < 0 else "a tracklet: no tracker bridges so long a gap within an id"
+                self.log.add(GAP, self.name, int(chunk.line[k]), found, expected)
+                starts += 1
+            elif away <= 0:
+                kind = DUPLICATE if away == 0 else LATE
+                found = f"frame {frame} of id {id} after frame {latest}"
+                self.log.add(kind, self.name, int(chunk.line[k]), found, ASCENDING)
+                keep[k] = False
+                continue
+            began[k] = starts
+            self.last[key] = (frame, starts)
+        if len(self.last) > REMEMBERED:
+            self.last, self.earlier = {}, self.last
+        if keep.all() and not began.any():
+            return chunk
+        kept = replace(chunk, id=chunk.id + NEW_IDS * began).take(keep)
+        return kept if len(kept) else None
