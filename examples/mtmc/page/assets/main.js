@@ -8,8 +8,9 @@ const FIGURES = [["cameras", CAMERAS.length], ["tracklets", N], ["identities", M
   ...(truths === null ? [] : ["wrong", "missed"].map((kind) => [`${kind} joins`, D.errors.filter((error) => error.kind === kind).length]))];
 byId("figures").append(...FIGURES.map(([name, value]) => el("li", {}, el("b", {}, value.toLocaleString("en")), name)));
 
-// At first so much time that a few hundred tracklets show.
-if (N > 250) { state.span = (END - START) * 250 / N; state.from = (START + END) / 2 - state.span / 2; }
+// At first so much time that one or two hundred tracklets show.
+const FEW = NARROW.matches ? 60 : 200;
+if (N > FEW) { state.span = (END - START) * FEW / N; state.from = (START + END) / 2 - state.span / 2; }
 applyFilters();
 state.matrixAt = Math.max(0, filtered.findIndex((n) => T.in[n] >= state.from));
 changed(Object.keys(DRAW));
@@ -22,5 +23,5 @@ byId("matrix").on("plotly_click", (event) => {
   if (pair >= 0) show([P.source[pair], P.target[pair]]);
 });
 window.matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => changed(Object.keys(DRAW)));
-NARROW.addEventListener("change", () => changed(["timeline", "matrix"]));
+NARROW.addEventListener("change", () => changed(["timeline", "matrix", "map"]));
 document.documentElement.dataset.drawn = "true";

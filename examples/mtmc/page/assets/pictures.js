@@ -58,7 +58,7 @@ byId("m-later").addEventListener("click", () => { state.matrixAt += matrixSize()
 function bend(a, b, room) {
   const dx = b[0] - a[0], dy = b[1] - a[1], length = Math.hypot(dx, dy) || 1;
   const middle = [(a[0] + b[0]) / 2 + 0.16 * dy, (a[1] + b[1]) / 2 - 0.16 * dx], x = [], y = [];
-  const cut = Math.min(0.35, room / length);
+  const cut = Math.min(0.28, room / length);
   for (let k = 0; k <= 16; k++) {
     const t = cut + (1 - 2 * cut) * k / 16;
     x.push((1 - t) ** 2 * a[0] + 2 * t * (1 - t) * middle[0] + t * t * b[0]);
@@ -67,8 +67,20 @@ function bend(a, b, room) {
   return {x, y};
 }
 
+// Where the name of a camera is least in the way of its links.
+function labelPlace(c) {
+  const C = D.cameras, L = D.links, ways = [];
+  L.source.forEach((a, n) => {
+    const other = a === c ? L.target[n] : L.target[n] === c ? a : c;
+    if (other !== c) ways.push(Math.atan2(C.y[other] - C.y[c], C.x[other] - C.x[c]));
+  });
+  const apart = (angle) => Math.min(Math.PI, ...ways.map((way) => Math.abs(Math.atan2(Math.sin(way - angle), Math.cos(way - angle)))));
+  const places = [["top center", Math.PI / 2], ["bottom center", -Math.PI / 2], ["middle right", 0], ["middle left", Math.PI]];
+  return places.reduce((best, place) => (apart(place[1]) > apart(best[1]) + 0.3 ? place : best))[0];
+}
+
 function drawMap() {
-  const C = D.cameras, L = D.links, traces = [];
+  const C = D.cameras, L = D.links, traces = [], thick = NARROW.matches ? 3.5 : 6;
   const wide = Math.max(...C.x) - Math.min(...C.x), high = Math.max(...C.y) - Math.min(...C.y);
   const room = 0.035 * Math.max(wide, high, 1e-6), most = Math.max(1, ...L.matched.filter((_, n) => L.source[n] !== L.target[n]));
   const rows = [];
@@ -76,7 +88,7 @@ function drawMap() {
     const b = L.target[n], count = L.matched[n];
     rows.push([CAMERAS[a], CAMERAS[b], count, L.true ? L.true[n] : "–", seconds(L.median[n]), seconds(L.typical[n]), L.prior[n] === null ? "–" : L.prior[n].toFixed(3)]);
     if (a === b) return;
-    const {x, y} = bend([C.x[a], C.y[a]], [C.x[b], C.y[b]], room), width = count ? 1 + 6 * count / most : 1;
+    const {x, y} = bend([C.x[a], C.y[a]], [C.x[b], C.y[b]], room), width = count ? 1 + thick * count / most : 1;
     const lines = [`<b>${plain(short(CAMERAS[a], 40))} → ${plain(short(CAMERAS[b], 40))}</b>`, `${count} matched${L.true ? `, ${L.true[n]} true` : ""}`,
       `typically ${seconds(L.median[n])} as matched, ${seconds(L.typical[n])} as learned`];
     traces.push({
@@ -88,14 +100,16 @@ function drawMap() {
   });
   const own = new Map(L.source.map((a, n) => [a, L.target[n] === a ? L.matched[n] : null]).filter(([, count]) => count !== null));
   traces.push({
-    type: "scatter", mode: "markers+text", x: C.x, y: C.y, text: CAMERAS.map((name) => plain(short(name, 20))), textposition: "top center",
+    type: "scatter", mode: "markers+text", x: C.x, y: C.y, text: CAMERAS.map((name) => plain(short(name, 20))), textposition: CAMERAS.map((_, c) => labelPlace(c)),
     textfont: {size: 13}, marker: {size: 14, color: colour("ink"), line: {color: colour("paper"), width: 2}},
     hovertext: CAMERAS.map((name, n) => `<b>${plain(short(name, 60))}</b><br>${C.tracklets[n]} tracklets${own.get(n) ? `<br>${own.get(n)} fragments joined` : ""}`),
     hovertemplate: "%{hovertext}<extra></extra>",
   });
+  const frame = byId("map").clientWidth, pixels = (frame - 20) / (1.24 * wide + 0.24 * high || 1);
+  const height = C.placed && wide > 0 ? Math.max(200, Math.min(460, pixels * 1.3 * high + 60)) : 380;
   const hidden = {visible: false}, pad = 0.12 * Math.max(wide, high, 1e-6);
   draw("map", traces, {
-    margin: {l: 10, r: 10, t: 10, b: 10},
+    height, margin: {l: 10, r: 10, t: 10, b: 10},
     xaxis: {...hidden, range: [Math.min(...C.x) - pad, Math.max(...C.x) + pad]},
     yaxis: {...hidden, scaleanchor: C.placed ? "x" : undefined, range: [Math.min(...C.y) - pad, Math.max(...C.y) + pad]},
   });

@@ -67,11 +67,14 @@ function drawTimeline() {
   const bright = (n) => chosen === null || T.identity[n] === chosen || marked.has(n);
   const joinedWrongly = (n) => BEFORE[n] >= 0 && isWrong(BEFORE[n], n);
   const start = (n) => Math.max(T.in[n], state.from);
+  const length = (n) => Math.max(Math.min(T.out[n], end) - start(n), state.span * 0.003);
+  const pixels = (byId("lanes").clientWidth - 80) / state.span;
+  const label = (n) => (length(n) * pixels > 8 * String(T.identity[n]).length + 6 ? String(T.identity[n]) : "");
   const traces = [{
     type: "bar", orientation: "h", y: bars.map(row), base: bars.map(start), width: 0.8,
-    x: bars.map((n) => Math.max(Math.min(T.out[n], end) - start(n), state.span * 0.003)),
-    text: bars.map((n) => String(T.identity[n])), textposition: "inside", insidetextanchor: "start", textangle: 0,
-    insidetextfont: {color: "#fff", size: 11}, hovertext: bars.map(hoverOf), hovertemplate: "%{hovertext}<extra></extra>",
+    x: bars.map(length),
+    text: bars.map(label), textposition: "inside", insidetextanchor: "start", textangle: 0, constraintext: "none",
+    insidetextfont: {color: bars.map((n) => (bright(n) ? "#fff" : colour("ink"))), size: 11}, hovertext: bars.map(hoverOf), hovertemplate: "%{hovertext}<extra></extra>",
     customdata: bars,
     marker: {
       color: bars.map((n) => COLOURS[T.identity[n] % COLOURS.length]),
@@ -95,7 +98,7 @@ function drawTimeline() {
   const longest = NARROW.matches ? 9 : 22, names = lanes.shown.map((c) => plain(short(CAMERAS[c], longest)));
   const at = timeTicks(state.from, state.span);
   draw("timeline", traces, {
-    height: 60 + LANE * Math.max(lanes.rows, 3), barmode: "overlay", uniformtext: {minsize: 10, mode: "hide"},
+    height: 60 + LANE * Math.max(lanes.rows, 3), barmode: "overlay",
     margin: {l: 14 + 7.5 * Math.min(longest, Math.max(4, ...lanes.shown.map((c) => CAMERAS[c].length))), r: 12, t: 32, b: 12},
     xaxis: {side: "top", range: [state.from, end], tickvals: at, ticktext: at.map(clock)},
     yaxis: {
