@@ -26,7 +26,7 @@ class Raw:
     values: NDArray[np.float64]
     line: NDArray[np.int64]
     row: NDArray[np.int64]
-    embedding: NDArray[np.float32] | None = None
+    embedding: NDArray[np.floating] | None = None
     truth: NDArray[np.int64] | None = None
 
 
@@ -60,8 +60,6 @@ def checked(raw: Raw, network: Network, first_frame: int) -> tuple[Chunk, list[F
         fault((np.abs(box) > LARGEST).any(1), IMPOSSIBLE, f"a box {shown}", f"numbers of at most {LARGEST:g} pixels")
         fault(~np.isfinite(confidence), NOT_FINITE, "confidence {c}", "a finite number")
         fault(np.isinf(world).any(1), NOT_FINITE, "world {x} {y}", "two finite numbers")
-        if raw.embedding is not None:
-            fault(~np.isfinite(raw.embedding).all(1), NOT_FINITE, "an embedding that is not finite", "finite numbers")
     good = ~bad
     camera, frames = raw.camera[good], frame[good].astype(np.int64)
     return Chunk(

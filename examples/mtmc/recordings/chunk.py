@@ -30,7 +30,7 @@ class Chunk:
     confidence: NDArray[np.float64]
     line: NDArray[np.int64]
     row: NDArray[np.int64]
-    embedding: NDArray[np.float32] | None = None
+    embedding: NDArray[np.floating] | None = None
     truth: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
@@ -38,8 +38,11 @@ class Chunk:
 
     def take(self, index: NDArray[np.int64] | NDArray[np.bool_] | slice) -> Chunk:
         """The rows that an index names."""
-        columns: dict[str, Any] = {f.name: getattr(self, f.name) for f in fields(self)}
-        return Chunk(**{name: None if x is None else x[index] for name, x in columns.items()})
+        columns: dict[str, Any] = {}
+        for name in (f.name for f in fields(self)):
+            column = getattr(self, name)
+            columns[name] = None if column is None else column[index]
+        return Chunk(**columns)
 
 
 def joined(parts: Sequence[Chunk]) -> Chunk:

@@ -15,6 +15,7 @@ first few of each kind are kept with file and line, and the rest of the data is 
                       frames are shifted by a whole number and ids begin anew (10¹² is added for every such start)
     gap in an id      an id comes back after over a minute: no tracker bridges that, so it is a new tracklet (+ 10¹²)
     silent camera     no rows for long: noted, nothing is left out
+    marked lost       a row of CAMPUS text that says so: no detection, and no fault
     broken file       a file that ends in the middle of a compressed block, or text that is not UTF-8: what can be read
                       is used
 """
@@ -40,6 +41,7 @@ JUMP = "clock jump"
 GAP = "gap in an id"
 SILENT = "silent camera"
 BROKEN = "broken file"
+LOST = "marked lost: out of view"
 KEPT = (OUT_OF_ORDER, JUMP, GAP, SILENT)  # kinds that leave nothing out
 
 

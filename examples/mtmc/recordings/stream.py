@@ -12,6 +12,7 @@ come by now, so that nothing waits for a block to fill.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,8 +22,9 @@ from examples.mtmc.errors import InputError
 from examples.mtmc.network.network import Network
 from examples.mtmc.recordings.checks import Fault, Raw, checked
 from examples.mtmc.recordings.chunk import Chunk
-from examples.mtmc.recordings.cleaning import MALFORMED, Log
+from examples.mtmc.recordings.cleaning import LOST, MALFORMED, Log
 from examples.mtmc.recordings.clocks import Clocks
+from examples.mtmc.recordings.embeddings import Looks, embeddings_beside
 from examples.mtmc.recordings.formats import COLUMNS, TEXT_FORMATS, Malformed, TextFormat
 from examples.mtmc.recordings.order import Order
 from examples.mtmc.recordings.text import Progress, blocks, name_of
@@ -68,7 +70,12 @@ def chunks(
     clocks = Clocks(network, log, name, jump or 0.0, SILENCE, live)
     order = Order(network, log, name, (0 if live else SLACK) if slack is None else slack, jump)
     most = min(rows, LIVE) if live else rows
+    looks = None
+    if isinstance(source, Path) and (beside := embeddings_beside(source)):
+        looks = Looks(beside, source, log)
     for raw, malformed in _text(source, text, network, log, camera, most, progress):
+        if looks is not None:
+            raw = replace(raw, embedding=looks.of(raw))
         chunk, impossible = checked(raw, network, text.first_frame)
         faults = sorted([*malformed, *impossible], key=lambda fault: fault[0])
         if log.strict and faults:
@@ -80,6 +87,8 @@ def chunks(
             log.add(kind, name, line, found, expected)
         if ready is not None:
             yield from _pieces(ready, rows)
+    if looks is not None:
+        looks.finish()
     rest = order.finish()
     if rest is not None:
         yield from _pieces(rest, rows)
@@ -99,6 +108,7 @@ def _text(
     most: int,
     progress: Progress | None,
 ) -> Iterator[tuple[Raw, list[Fault]]]:
+    name = name_of(source)
     number = {name: k for k, name in enumerate(network.cameras)}
     row = 0
     for block in blocks(source, log, progress):
@@ -115,7 +125,9 @@ def _text(
                 except Malformed as error:
                     faults.append((line, MALFORMED, error.found, error.expected))
                 else:
-                    if found is not None:
+                    if found is None:
+                        log.note(LOST, name, line, "a row marked lost", "a box that is seen")
+                    else:
                         known = number.get(camera if camera is not None else found[0], -1)
                         if known < 0:
                             unknown[len(lines)] = found[0][:40]
@@ -129,4 +141,4 @@ def _text(
             camera_of, line_of, row_of = integers
             yield Raw(camera_of, unknown, table, line_of, row_of), faults
     if row == 0 and log.strict:
-        raise InputError(name_of(source), None, "no rows", "at least one row: the camera is empty")
+        raise InputError(name, None, "no rows", "at least one row: the camera is empty")
