@@ -1,0 +1,346 @@
+"""The online tracker: rows in, decisions out, each within ``latency`` seconds of the tracklet's first box.
+
+Time is that of the rows. It goes on in steps: whenever rows of a new step come, and before they are looked at, every
+tracklet whose time would run out during that step is decided by what is known then. Candidates are the tracklets that
+ended, or are still in view, within the windows of the links and that nobody follows yet; the same matcher and the same
+assignment as offline judge them, together with the tracklets whose time is not up yet, so that a rival who has just
+come may win. What is decided is final.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from examples.mtmc.matching.associate import Identities, associate
+from examples.mtmc.matching.candidates import Candidates, candidates
+from examples.mtmc.matching.matcher import Matcher
+from examples.mtmc.matching.methods import match, scene
+from examples.mtmc.network.network import Network
+from examples.mtmc.online.arrivals import Arrivals
+from examples.mtmc.online.decisions import Decision
+from examples.mtmc.online.live import Body, Live, Memory, Person
+from examples.mtmc.recordings.chunk import Chunk
+from examples.mtmc.recordings.cleaning import DUPLICATE, LATE, SILENT, Log
+from examples.mtmc.recordings.tracklets import Recording
+
+STEP = 0.25  # seconds of the stream between two looks at what is due
+PATIENCE = 2.0  # seconds after which a tracklet that is not seen any more has ended
+SILENCE = 30.0  # seconds after which a camera without rows is noted
+
+
+class OnlineTracker:
+    """Identities within ``latency`` seconds of the stream, final once they are given.
+
+    ``matcher`` and its threshold ``tau`` judge as they do offline; None: link prior and travel time alone. ``step`` is
+    the grain of time (default: a quarter of a second, at most ``latency``), ``patience`` how long a tracklet may be out
+    of sight. Rows may come late by ``latency`` (at least ``patience``); later ones are left out and counted in ``log``.
+
+    With ``latency=inf`` all is decided by ``finish``, exactly as offline.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        matcher: Matcher | None,
+        tau: float,
+        latency: float = 5.0,
+        step: float = STEP,
+        patience: float = PATIENCE,
+        log: Log | None = None,
+    ) -> None:
+        if not latency >= 0 or not step >= 0 or not patience >= 0:
+            raise ValueError(f"latency, step, patience are {latency}, {step}, {patience}; seconds from 0 on")
+        self.network, self.matcher, self.tau = network, matcher, tau
+        self.latency, self.step, self.patience = latency, min(step, latency), patience
+        self.late = max(latency, patience)
+        self.log = Log() if log is None else log
+        self.time = -np.inf
+        self.ended = False
+        self.undecided: list[Live] = []
+        self.doubted: list[Live] = []  # began an identity, have ended since: perhaps they followed somebody after all
+        self.number = 0
+        self._names = list(network.cameras)
+        self._index = {name: n for n, name in enumerate(self._names)}
+        self._seen = dict.fromkeys(self._names, -np.inf)  # the latest row of every camera
+        self._silent: set[str] = set()
+        self._into = {name: [x for x in network.links if x.target == name] for name in self._names}
+        self._memory = {name: Memory([x for x in network.links if x.source == name]) for name in self._names}
+        self._arrivals = Arrivals(network)
+        self._decisions: list[Decision] = []
+        self._tidied = -np.inf
+
+    def push(self, chunk: Chunk) -> None:
+        """Rows of any cameras, in any order of time within the allowed lateness."""
+        order = np.lexsort((chunk.id, chunk.camera, chunk.time))
+        step = np.floor(chunk.time[order] / self.step) * self.step if self.step else chunk.time[order]
+        for own in np.split(order, np.flatnonzero(np.diff(step)) + 1):
+            if len(own):
+                time = float(chunk.time[own[0]])
+                self.now(np.floor(time / self.step) * self.step if self.step else time)
+                self._take(chunk.take(own))
+
+    def now(self, seconds: float) -> None:
+        """Time goes on to ``seconds``, with or without rows: what is due until then is decided."""
+        while self.undecided and not self.ended:
+            due = min(t.deadline for t in self.undecided)
+            at = max(float(np.floor(due / self.step) * self.step) if self.step else due, self.time)
+            if at > seconds or (at == seconds and not self.step):
+                break
+            self.time = at
+            self._decide(max(at + self.step, float(np.nextafter(due, np.inf))))
+        if seconds > self.time:
+            self.time = seconds
+            self._tidy()
+
+    def decided(self) -> list[Decision]:
+        """The decisions since the last call."""
+        given, self._decisions = self._decisions, []
+        return given
+
+    def finish(self) -> None:
+        """The stream has ended: everything is decided."""
+        self.ended = True
+        for name in self._names:
+            for tracklet in list(self._memory[name].view.values()):
+                self._end(tracklet)
+            if self._seen[name] == -np.inf:
+                self.log.note(SILENT, "stream", None, f"no row of camera {name}", "rows of every camera of the links file")
+        self._decide(np.inf)
+
+    # Rows ------------------------------------------------------------------------------------------------------------
+
+    def _take(self, rows: Chunk) -> None:
+        """Rows of one step of time."""
+        late = rows.time < self.time - self.late
+        if late.any():
+            found = f"a row of second {rows.time[late][0]:.2f} at second {self.time:.2f}"
+            self._note(LATE, rows, found, f"rows late by at most {self.late:g} s", late)
+            rows = rows.take(~late)
+            if not len(rows):
+                return
+        rows = rows.take(np.lexsort((rows.frame, rows.id, rows.camera)))
+        table = np.column_stack([rows.frame, rows.box, rows.world])
+        cuts = np.flatnonzero((np.diff(rows.camera) != 0) | (np.diff(rows.id) != 0)) + 1
+        camera, id, frame, time = rows.camera.tolist(), rows.id.tolist(), rows.frame.tolist(), rows.time.tolist()
+        for first, last in pairwise([0, *cuts.tolist(), len(rows)]):
+            name = self._names[camera[first]]
+            self._seen[name] = max(self._seen[name], time[last - 1])
+            tracklet = self._memory[name].view.get(id[first])
+            goes_on = tracklet is not None and frame[first] > tracklet.last_frame
+            if tracklet is None or not goes_on or time[first] - tracklet.time_out > self.patience:
+                self._begin(rows.take(slice(first, last)), table[first:last], tracklet)
+                continue
+            tracklet.add(table[first:last], time[last - 1])
+            if rows.embedding is not None:
+                tracklet.see(rows.embedding[first:last])
+
+    def _note(self, kind: str, rows: Chunk, found: str, expected: str, which: NDArray[np.bool_]) -> None:
+        if not which.any():
+            return
+        line = int(rows.line[which][0])
+        self.log.note(kind, "stream", line if line > 0 else None, found, expected, int(which.sum()))
+
+    def _begin(self, rows: Chunk, table: NDArray[np.float64], tracklet: Live | None) -> None:
+        """Rows of one id, in order of their frames, that do not simply go on with its ``tracklet``."""
+        camera, id = self._names[int(rows.camera[0])], int(rows.id[0])
+        memory = self._memory[camera]
+        left_out = np.zeros(len(rows), dtype=bool)
+        if tracklet is not None and float(rows.time[0]) - tracklet.time_out > self.patience:
+            self._end(tracklet)
+            tracklet = None
+        if tracklet is None:
+            before = memory.last_of.get(id)
+            if before is not None:
+                left_out = rows.time <= before.time_out
+                self._note(LATE, rows, f"a row of id {id} of camera {camera} that had ended", "rows in time", left_out)
+            if left_out.all():
+                return
+            first, placed = int(left_out.argmin()), bool(np.isfinite(rows.world).all())
+            part, start = (0 if before is None else before.part + 1), float(rows.time[first])
+            tracklet = Live(camera, id, part, start, start + self.latency, placed)
+            memory.view[id] = memory.last_of[id] = tracklet
+            self.undecided.append(tracklet)
+            self._arrivals.start(tracklet)
+        else:
+            # Late ones find their place; a start is moved back no more, since others may have been told of it.
+            twice = np.isin(rows.frame, tracklet.rows[: tracklet.count, 0])
+            early = ~twice & (rows.time < tracklet.time_in)
+            self._note(DUPLICATE, rows, f"a frame of id {id} of camera {camera} twice", "every frame once", twice)
+            self._note(LATE, rows, f"a row before the first of id {id} of camera {camera}", "that one first", early)
+            left_out = twice | early
+            if left_out.all():
+                return
+        tracklet.add(table[~left_out], float(rows.time[~left_out][-1]))
+        if rows.embedding is not None:
+            tracklet.see(rows.embedding[~left_out])
+
+    def _end(self, tracklet: Live) -> None:
+        memory = self._memory[tracklet.camera]
+        del memory.view[tracklet.id]
+        tracklet.end(self.network)
+        self._arrivals.end(tracklet)
+        if not tracklet.taken:
+            memory.remember(tracklet)
+        if tracklet.first_of is not None:
+            self.doubted.append(tracklet)
+
+    def _tidy(self) -> None:
+        """Once a second: end what is out of sight, note silent cameras, forget what no window reaches any more."""
+        if self.time < self._tidied + 1 and self.step:
+            return
+        self._tidied = self.time
+        oldest = min((t.time_in for t in self.undecided), default=self.time)
+        for name, memory in self._memory.items():
+            silent = self.time - self._seen[name]
+            if silent <= SILENCE:
+                self._silent.discard(name)
+            elif name not in self._silent and self._seen[name] > -np.inf:
+                self._silent.add(name)
+                self.log.note(SILENT, "stream", None, f"no row of camera {name} since {self._seen[name]:.1f} s", "rows")
+            memory.forget(min(oldest, self.time - self.late) - memory.horizon - self.patience)
+        self._arrivals.forget(min(oldest, self.time - self.late))
+        self._forget_meetings()
+
+    def _view(self) -> list[Live]:
+        return [t for memory in self._memory.values() for t in memory.view.values()]
+
+    def _forget_meetings(self) -> None:
+        """Nobody who is or will be here can have met those who ended before all in view, or still in doubt, came."""
+        since = min((t.time_in for t in [*self.undecided, *self.doubted, *self._view()]), default=self.time)
+        since = min(since, self.time - self.late)
+        for memory in self._memory.values():
+            for tracklet in memory.ended:
+                if tracklet.person is not None:
+                    tracklet.person.body.forget(since)
+
+    # Decisions -------------------------------------------------------------------------------------------------------
+
+    def _decide(self, until: float) -> None:
+        """Give every tracklet whose deadline lies before ``until`` its identity."""
+        for name, memory in self._memory.items():
+            # A camera's own clock says what is out of sight; where it is silent, that of the others does.
+            clock = max(self._seen[name], self.time - self.late)
+            for tracklet in [t for t in memory.view.values() if clock - t.time_out > self.patience]:
+                self._end(tracklet)
+        due = [t for t in self.undecided if t.deadline < until or self.ended]
+        doubted, self.doubted = [t for t in self.doubted if t.first_of is not None], []
+        nodes, joins, gain_of = self._assign([*self.undecided, *doubted])
+        before = {target: source for source, target in joins}
+        place = {t: n for n, t in enumerate(nodes)}
+        for tracklet in sorted(due, key=lambda t: t.order):
+            self._settle(place[tracklet], nodes, before, gain_of)
+        for tracklet in doubted:
+            source = before.get(place[tracklet])
+            if source is not None and nodes[source].person is not None:
+                self._alias(tracklet, nodes[source], gain_of[source, place[tracklet]])
+            tracklet.first_of = None
+        self.undecided = [t for t in self.undecided if t.person is None]
+
+    def _assign(
+        self, asked: list[Live]
+    ) -> tuple[list[Live], list[tuple[int, int]], dict[tuple[int, int], float]]:
+        """The tracklets that play a part, in order, and (earlier, later) pairs of them that belong together."""
+        nodes = sorted({*asked, *self._sources(asked)}, key=lambda t: t.order)
+        recording = Recording(self.network, [t.tracklet(self.network) for t in nodes])
+        is_asked = set(asked)
+        may_follow = np.array([t in is_asked for t in nodes])
+        free = np.array([not t.taken for t in nodes])
+        pairs = candidates(recording)
+        kept = may_follow[pairs.target] & free[pairs.source]
+        pairs = Candidates(pairs.source[kept], pairs.target[kept], pairs.link[kept], pairs.delay[kept])
+        if not len(pairs):
+            return nodes, [], {}
+        rates = self._arrivals.rates(nodes, np.inf if self.ended else self.time)
+        looks = self._arrivals.looks_of(nodes, self._view(), self.ended)
+        given = scene(recording, self.network, pairs=pairs, looks=looks, rates=rates)
+        if self.matcher is None:
+            with np.errstate(divide="ignore"):
+                gain = given.prior.log_odds(pairs) - self.tau
+        else:
+            gain = match(self.matcher, given).gain.double().numpy() - self.tau
+        chains = Chains(nodes, [self._spans(t) for t in nodes])
+        associate(recording, pairs.source, pairs.target, gain, chains)
+        gain_of = {(a, b): g for a, b, g in zip(pairs.source.tolist(), pairs.target.tolist(), gain.tolist(), strict=True)}
+        return nodes, chains.joins, gain_of
+
+    def _sources(self, asked: list[Live]) -> Iterable[Live]:
+        """Whom the windows let them follow: a little more, since a camera is asked once for all."""
+        starts: dict[str, list[float]] = {}
+        for tracklet in asked:
+            starts.setdefault(tracklet.camera, []).append(tracklet.time_in)
+        for camera, times in starts.items():
+            first, last = min(times), max(times)
+            for link in self._into[camera]:
+                low, high = link.window
+                yield from self._memory[link.source].between(first - high, last - low, link.measure == "enter")
+
+    def _spans(self, tracklet: Live) -> list[tuple[int, float, float]]:
+        if tracklet.person is not None:
+            return tracklet.person.body.spans(self._index)
+        return [(self._index[tracklet.camera], tracklet.time_in, tracklet.time_out if tracklet.ended else np.inf)]
+
+    def _settle(
+        self, n: int, nodes: list[Live], before: dict[int, int], gain_of: dict[tuple[int, int], float]
+    ) -> None:
+        """Decide a tracklet, and first whoever it follows where that is not decided."""
+        chain = [n]
+        while chain[-1] in before and nodes[before[chain[-1]]].person is None:
+            chain.append(before[chain[-1]])
+        for n in reversed(chain):
+            tracklet = nodes[n]
+            if tracklet.person is not None:
+                continue
+            source = before.get(n)
+            earlier = nodes[source] if source is not None else None
+            if earlier is None:
+                self.number += 1
+                person = tracklet.first_of = Person(self.number)
+                if tracklet.ended and not self.ended:
+                    tracklet.first_of = None  # all of it was seen: there is nothing more to learn
+            else:
+                assert earlier.person is not None
+                person, earlier.taken = earlier.person, True
+            tracklet.person = person
+            person.body.tracklets.append(tracklet)
+            self._tell("identity", tracklet, earlier, person.number, gain_of.get((source, n)) if earlier else None)
+
+    def _alias(self, tracklet: Live, earlier: Live, score: float) -> None:
+        """The identity that a tracklet began is one that was there before."""
+        own, older = tracklet.person, earlier.person
+        assert own is not None and older is not None
+        earlier.taken = True
+        own.body.swallow(older.body)
+        self._tell("alias", tracklet, earlier, older.number, score)
+
+    def _tell(self, kind: str, tracklet: Live, earlier: Live | None, number: int, score: float | None) -> None:
+        after = (earlier.camera, earlier.id, earlier.part) if earlier is not None else (None, None, None)
+        alias_of = tracklet.person.number if kind == "alias" and tracklet.person is not None else None
+        self._decisions.append(
+            Decision(
+                kind, self.time, number, tracklet.camera, tracklet.id, tracklet.part, tracklet.time_in, *after,
+                score=score, alias_of=alias_of,
+            )
+        )  # fmt: skip
+
+
+class Chains(Identities):
+    """Identities that go on from those given before, and who was joined to whom."""
+
+    def __init__(self, nodes: list[Live], spans: list[list[tuple[int, float, float]]]) -> None:
+        self.group, self.spans = list(range(len(nodes))), spans
+        self.joins: list[tuple[int, int]] = []
+        first: dict[Body, int] = {}
+        for n, tracklet in enumerate(nodes):
+            if tracklet.person is not None:
+                self.group[n] = first.setdefault(tracklet.person.body, n)
+
+    def join(self, a: int, b: int) -> bool:
+        """As it does; and remembers."""
+        joined = super().join(a, b)
+        if joined:
+            self.joins.append((a, b))
+        return joined
