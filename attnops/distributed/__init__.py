@@ -4,3 +4,15 @@ from __future__ import annotations
 
 from attnops.distributed.agreement import DisagreementError as DisagreementError
 from attnops.distributed.agreement import agree as agree
+from attnops.distributed.context import context_attend as context_attend
+from attnops.distributed.exchange import halo_exchange as halo_exchange
+from attnops.distributed.faults import LostRankError as LostRankError
+from attnops.distributed.graph_attention import graph_attend as graph_attend
+from attnops.distributed.halo import Halo as Halo
+from attnops.distributed.halo import HaloPlan as HaloPlan
+from attnops.distributed.halo import plan_halo as plan_halo
+from attnops.distributed.layout import shard_coords as shard_coords
+from attnops.distributed.layout import shard_sequence as shard_sequence
+from attnops.distributed.layout import unshard_sequence as unshard_sequence
+from attnops.distributed.partitions import Partition as Partition
+from attnops.distributed.partitions import partition as partition
