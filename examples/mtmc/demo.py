@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.console import Console
 
-from examples.mtmc.atomic import results
+from examples.mtmc.atomic import WORK, results
 from examples.mtmc.experiment import SMALL, Outcome, Size, matches_of
 from examples.mtmc.matching.methods import Scene, scene
 from examples.mtmc.network.links_file import dump_network
@@ -27,7 +27,7 @@ def run_demo(out: Path, chosen: range, small: bool, workers: int | None, console
     """Run the demo and return the path of the report."""
     size, protocol = SMALL if small else Size(), Protocol()
     seeds = len(chosen)
-    outcomes = run_seeds(list(chosen), size, protocol, console, workers)
+    outcomes = run_seeds(list(chosen), size, protocol, console, workers, out / WORK)
     rows = mean_and_spread([o.scores for o in outcomes])
     wrong = mean_and_spread([o.wrong_prior for o in outcomes])
     described = describe(protocol, size, seeds)

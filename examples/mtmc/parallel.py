@@ -1,11 +1,19 @@
-"""Seeds side by side, one process a core, with one progress bar over all of them."""
+"""Seeds side by side, one process a core, with one progress bar over all of them.
+
+Each finished seed is kept in a folder, under a key of its settings and of the code. A run that finds it there uses it,
+so a run that was killed goes on where it was.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import os
 import queue
+import threading
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,27 +21,44 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from examples.mtmc.experiment import STAGES, Outcome, Size, run_seed
+from examples.mtmc.kept import keep, key, recall
 from examples.mtmc.scoring.evaluate import Protocol
 
 
-def run_seeds(seeds: list[int], size: Size, protocol: Protocol, console: Console, workers: int | None) -> list[Outcome]:
-    """Outcomes in the order of the seeds; the numbers do not depend on the number of workers."""
-    workers = workers or min(len(seeds), available_cores())
+def run_seeds(
+    seeds: list[int],
+    size: Size,
+    protocol: Protocol,
+    console: Console,
+    workers: int | None,
+    work: Path | None = None,
+) -> list[Outcome]:
+    """Outcomes in the order of the seeds; the numbers do not depend on the number of workers.
+
+    ``work`` is the folder where finished seeds are kept and looked for; None keeps nothing.
+    """
+    if work is not None:
+        work.mkdir(parents=True, exist_ok=True)  # fails now rather than after the first seed
+    found = _finished(seeds, size, protocol, work, console)
+    missing = [seed for seed in seeds if seed not in found]
+    workers = min(workers or available_cores(), max(len(missing), 1))
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("starting", total=len(seeds) * STAGES)
+        task = progress.add_task("starting", total=len(missing) * STAGES)
 
         def told(seed: int, stage: str) -> None:
             progress.update(task, advance=1, description=f"seed {seed}: {stage}")
 
         if workers == 1:
-            return [_one(seed, size, protocol, lambda stage, seed=seed: told(seed, stage)) for seed in seeds]
+            for seed in missing:
+                found[seed] = _one(seed, size, protocol, work, partial(told, seed))
+            return [found[seed] for seed in seeds]
         context = multiprocessing.get_context("spawn")
         news, others = context.Queue(), set(multiprocessing.active_children())
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=_hear, initargs=(news,)) as pool:
-            runs = [pool.submit(_in_worker, seed, size, protocol) for seed in seeds]
+        with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(news,)) as pool:
+            runs = {seed: pool.submit(_in_worker, seed, size, protocol, work) for seed in missing}
             try:
-                pending = set(runs)
+                pending = set(runs.values())
                 while pending:
                     done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
                     while True:
@@ -45,10 +70,11 @@ def run_seeds(seeds: list[int], size: Size, protocol: Protocol, console: Console
                         run.result()  # raises what a worker raised, at once
             except BaseException:
                 for process in set(multiprocessing.active_children()) - others:
-                    process.kill()  # nothing of theirs is kept: they write no files
+                    process.kill()  # what they keep appears whole or not at all
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-            return [run.result() for run in runs]
+            found |= {seed: run.result() for seed, run in runs.items()}
+            return [found[seed] for seed in seeds]
 
 
 def available_cores() -> int:
@@ -56,22 +82,65 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def _place(work: Path, seed: int, size: Size, protocol: Protocol) -> Path:
+    return work / f"seed-{seed}-{key(seed, size, protocol)}.npz"
+
+
+def _finished(
+    seeds: list[int], size: Size, protocol: Protocol, work: Path | None, console: Console
+) -> dict[int, Outcome]:
+    """Outcomes that an earlier run of the same code and settings kept; a damaged one is as good as none."""
+    found: dict[int, Outcome] = {}
+    if work is None:
+        return found
+    for seed in seeds:
+        path = _place(work, seed, size, protocol)
+        try:
+            outcome = recall(path)
+            if not isinstance(outcome, Outcome) or outcome.seed != seed:
+                raise ValueError(f"{path} holds no outcome of seed {seed}")
+            found[seed] = outcome
+        except FileNotFoundError:
+            continue
+        except ValueError:
+            console.print(f"Seed {seed}: what was kept of it is damaged; it is done again", soft_wrap=True)
+    if found:
+        names = ", ".join(map(str, found))
+        console.print(f"Finished in an earlier run and not done again: seed(s) {names}", soft_wrap=True)
+    return found
+
+
 _news: Any = None  # of a worker process: where it tells how far it is
 
 
-def _hear(news: Any) -> None:
+def _begin(news: Any) -> None:
     global _news
     _news = news
+    threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
-def _in_worker(seed: int, size: Size, protocol: Protocol) -> Outcome:
-    return _one(seed, size, protocol, lambda stage: _news.put((seed, stage)))
+def _end_with_parent() -> None:
+    """A worker whose parent was killed would wait for work for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
-def _one(seed: int, size: Size, protocol: Protocol, report: Any) -> Outcome:
+def _in_worker(seed: int, size: Size, protocol: Protocol, work: Path | None) -> Outcome:
+    return _one(seed, size, protocol, work, lambda stage: _news.put((seed, stage)))
+
+
+def _one(seed: int, size: Size, protocol: Protocol, work: Path | None, report: Callable[[str], None]) -> Outcome:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the same sums in the same order, whatever else runs
     try:
-        return run_seed(seed, size, protocol, report)
+        outcome = run_seed(seed, size, protocol, report)
     finally:
         torch.set_num_threads(threads)
+    if work is not None:
+        place = _place(work, seed, size, protocol)
+        for old in place.parent.glob(f"seed-{seed}-*.npz"):
+            old.unlink(missing_ok=True)  # of other settings or other code
+        keep(place, outcome)
+    return outcome
