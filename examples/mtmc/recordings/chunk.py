@@ -46,11 +46,16 @@ class Chunk:
 
 
 def joined(parts: Sequence[Chunk]) -> Chunk:
-    """Chunks one after another; a column that one of them lacks is lacking."""
+    """Chunks one after another; where one of them has no embeddings or truth and another has, it is not known."""
     if len(parts) == 1:
         return parts[0]
     columns: dict[str, Any] = {}
     for name in (f.name for f in fields(Chunk)):
         given = [getattr(part, name) for part in parts]
-        columns[name] = None if any(x is None for x in given) else np.concatenate(given)
+        model = next((column for column in given if column is not None), None)
+        if model is not None:
+            unknown = np.nan if model.dtype.kind == "f" else -1
+            shapes = [(len(part), *model.shape[1:]) for part in parts]
+            given = [np.full(n, unknown, model.dtype) if x is None else x for n, x in zip(shapes, given, strict=True)]
+            columns[name] = np.concatenate(given)
     return Chunk(**columns)

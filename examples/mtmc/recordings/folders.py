@@ -21,10 +21,9 @@ from examples.mtmc.network.network import Network
 from examples.mtmc.recordings.chunk import Chunk
 from examples.mtmc.recordings.cleaning import SILENT, UNKNOWN, Log
 from examples.mtmc.recordings.merging import in_time_order
-from examples.mtmc.recordings.stream import JUMP, chunks
+from examples.mtmc.recordings.stream import FORMATS, JUMP, chunks
 from examples.mtmc.recordings.text import Progress
 
-FORMATS = ("aicity", "mot", "campus", "csv", "parquet")
 ONE_CAMERA = {"mot": "", "campus": "view-"}  # formats of one file a camera, and how its name begins
 WHAT = {
     "aicity": "AI City rows (camera id frame x y w h xworld yworld)",

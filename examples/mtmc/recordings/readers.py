@@ -18,11 +18,11 @@ import numpy as np
 from examples.mtmc.errors import InputError
 from examples.mtmc.network.network import Network
 from examples.mtmc.recordings.cleaning import DUPLICATE, SILENT, Log
-from examples.mtmc.recordings.folders import FORMATS, Source, shares, sources
+from examples.mtmc.recordings.folders import Source, shares, sources
 from examples.mtmc.recordings.gathering import Gathering
 from examples.mtmc.recordings.labels import label
 from examples.mtmc.recordings.silence import silences
-from examples.mtmc.recordings.stream import JUMP, chunks
+from examples.mtmc.recordings.stream import FORMATS, JUMP, chunks
 from examples.mtmc.recordings.text import Progress
 from examples.mtmc.recordings.tracklets import Dropped, Recording, Track, Tracklet
 

@@ -11,7 +11,7 @@ come by now, so that nothing waits for a block to fill.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import IO, Any
@@ -24,12 +24,16 @@ from examples.mtmc.recordings.checks import Fault, Raw, checked
 from examples.mtmc.recordings.chunk import Chunk
 from examples.mtmc.recordings.cleaning import LOST, MALFORMED, Log
 from examples.mtmc.recordings.clocks import Clocks
+from examples.mtmc.recordings.csv_tables import CsvTable
 from examples.mtmc.recordings.embeddings import Looks, embeddings_beside
 from examples.mtmc.recordings.formats import COLUMNS, TEXT_FORMATS, Malformed, TextFormat
 from examples.mtmc.recordings.order import Order
+from examples.mtmc.recordings.parquet_tables import ParquetTable
 from examples.mtmc.recordings.text import Progress, blocks, name_of
 
-__all__ = ["Chunk", "chunks"]
+__all__ = ["FORMATS", "Chunk", "chunks"]
+
+FORMATS = ("aicity", "mot", "campus", "csv", "parquet")
 
 JUMP = 60.0  # seconds: no clock drifts and no tracker bridges as much
 SILENCE = 300.0  # seconds
@@ -52,7 +56,7 @@ def chunks(
 ) -> Iterator[Chunk]:
     """Chunks of at most ``rows`` detections of a file (plain or .gz) or of an open stream of text or bytes.
 
-    ``format`` is "aicity", "mot" or "campus"; where its rows do not name their camera, ``camera`` must. ``live`` says
+    ``format`` is one of ``FORMATS``; where its rows do not name their camera, ``camera`` must. ``live`` says
     that rows come as they are taken: in order of time in each camera, and the cameras about together; then no row
     waits. ``jump`` is how many seconds a clock may step and an id be away (None: ids are global, as in ground truth,
     and come back as they like). ``slack`` rows wait for those that are late (default: none live, else 1024).
@@ -60,23 +64,20 @@ def chunks(
 
     Raises InputError for what ``log.strict`` does not allow, and for a file that is not there.
     """
-    if format not in TEXT_FORMATS:
-        raise ValueError(f"format is {format!r}; it must be one of {', '.join(TEXT_FORMATS)}")
-    text = TEXT_FORMATS[format]
-    if text.has_camera == (camera is not None):
-        which = "None: its rows name theirs" if text.has_camera else "the name of the rows' camera"
-        raise ValueError(f"camera is {camera!r}; with format {format!r} it must be {which}")
+    reader = _reader(source, format, network, log, min(rows, LIVE) if live else rows, camera, progress)
+    if getattr(reader, "tracklets", False):
+        jump = None  # the two rows of a tracklet may lie far apart
     name = name_of(source)
+    first_frame = TEXT_FORMATS[format].first_frame if format in TEXT_FORMATS else 0
     clocks = Clocks(network, log, name, jump or 0.0, SILENCE, live)
     order = Order(network, log, name, (0 if live else SLACK) if slack is None else slack, jump)
-    most = min(rows, LIVE) if live else rows
     looks = None
-    if isinstance(source, Path) and (beside := embeddings_beside(source)):
+    if isinstance(source, Path) and format in TEXT_FORMATS and (beside := embeddings_beside(source)):
         looks = Looks(beside, source, log)
-    for raw, malformed in _text(source, text, network, log, camera, most, progress):
+    for raw, malformed in reader:
         if looks is not None:
             raw = replace(raw, embedding=looks.of(raw))
-        chunk, impossible = checked(raw, network, text.first_frame)
+        chunk, impossible = checked(raw, network, first_frame)
         faults = sorted([*malformed, *impossible], key=lambda fault: fault[0])
         if log.strict and faults:
             chunk = chunk.take(chunk.line < faults[0][0])  # an earlier row may be wrong in its order
@@ -97,6 +98,26 @@ def chunks(
 def _pieces(chunk: Chunk, rows: int) -> Iterator[Chunk]:
     for start in range(0, len(chunk), rows):
         yield chunk.take(slice(start, start + rows))
+
+
+def _reader(
+    source: Path | IO[Any],
+    format: str,
+    network: Network,
+    log: Log,
+    most: int,
+    camera: str | None,
+    progress: Progress | None,
+) -> Iterable[tuple[Raw, list[Fault]]]:
+    if format not in FORMATS:
+        raise ValueError(f"format is {format!r}; it must be one of {', '.join(FORMATS)}")
+    text = TEXT_FORMATS.get(format)
+    if (text is None or text.has_camera) == (camera is not None):
+        which = "the name of the rows' camera" if camera is None else "None: its rows name theirs"
+        raise ValueError(f"camera is {camera!r}; with format {format!r} it must be {which}")
+    if text is not None:
+        return _text(source, text, network, log, camera, most, progress)
+    return (CsvTable if format == "csv" else ParquetTable)(source, network, log, most, progress)
 
 
 def _text(

@@ -12,6 +12,7 @@ from examples.mtmc.errors import InputError
 from examples.mtmc.recordings.cleaning import BROKEN, MALFORMED, Log
 
 BLOCK = 1 << 20  # bytes read at a time
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST = 1 << 20  # bytes of the longest line that is a row at all
 Progress = Callable[[int, float | None], None]  # rows so far, and the share of the file that is read (None: a stream)
 
@@ -53,7 +54,7 @@ def blocks(
 def _decoded(lines: list[bytes], before: int, name: str, log: Log) -> list[tuple[int, str]]:
     found = []
     for number, line in enumerate(lines, before + 1):
-        line = line.strip()
+        line = (line.removeprefix(BYTE_ORDER_MARK) if number == 1 else line).strip()
         if not line:
             continue
         log.rows += 1
