@@ -15,7 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from examples.mtmc.matching.baselines import no_association, oracle
-from examples.mtmc.matching.matcher import Matcher
+from examples.mtmc.matching.calibration import Calibration, Reliability, fit_calibration, reliability
+from examples.mtmc.matching.matcher import Form, Matcher
 from examples.mtmc.matching.methods import ROWS, Scene, match, method, scene, threshold
 from examples.mtmc.matching.training import STEPS, train
 from examples.mtmc.network.learn import learn_links
@@ -26,6 +27,7 @@ from examples.mtmc.simulator.simulate import simulate
 
 MISSING_LINK = ("c2", "c3")  # the link taken out of the prior to see what a wrong prior costs
 SHIFT = 1.2
+FORMS = {"gatv2": Form(bias=()), "gatv2_bias": Form()}
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Outcome:
     training: Recording | None = None
     identity: NDArray[np.int64] | None = None
     matcher: dict[str, torch.Tensor] = field(default_factory=dict)
+    calibration: Calibration = field(default_factory=Calibration)  # of gatv2_bias, fitted on the stretch held out
+    reliability: Reliability | None = None  # of its probabilities in the test period
 
 
 def periods(seed: int, size: Size) -> tuple[Recording, Recording, dict[str, float | str]]:
@@ -78,10 +82,14 @@ def run_seed(seed: int, size: Size, protocol: Protocol, report: Callable[[str], 
     matchers: dict[str, Matcher] = {}
     for row in ("gatv2", "gatv2_bias"):
         report(f"training {row}")
-        matchers[row] = train(fitting.labelled, holding.labelled, row == "gatv2_bias", seed, size.steps)
+        matchers[row] = train(fitting.labelled, holding.labelled, FORMS[row], seed, size.steps)
     for row in ROWS:
         report(f"tracking with {row}")
         outcome.scores[row] = evaluate(test, _identities(row, whole, testing, matchers, outcome), protocol)
+    gain = match(matchers["gatv2_bias"], holding).gain.double().numpy()
+    outcome.calibration = fit_calibration(gain, holding.true)
+    gain = match(matchers["gatv2_bias"], testing).gain.double().numpy()
+    outcome.reliability = reliability(outcome.calibration.probability(gain), testing.true)
     report("trying wrong priors")
     wrong = {"shifted 20 %": learned.stretched(SHIFT), "link missing": learned.without(*MISSING_LINK)}
     for name, network in wrong.items():
@@ -114,7 +122,7 @@ STAGES = 4 + len(ROWS)
 
 def matches_of(outcome: Outcome, given: Scene) -> tuple[Matcher, NDArray[np.float64], NDArray[np.float64]]:
     """The trained matcher with bias again, its gains less the threshold, and its b_ij, in the test scene."""
-    matcher = Matcher(use_bias=True)
+    matcher = Matcher()
     matcher.load_state_dict(outcome.matcher)
     scores = match(matcher.eval(), given)
     gain = scores.gain.double().numpy() - outcome.thresholds["gatv2_bias"]

@@ -9,7 +9,7 @@ import torch
 from scipy.special import expit
 
 from examples.mtmc.matching.calibration import Calibration, fit_calibration, reliability
-from examples.mtmc.matching.matcher import Matcher
+from examples.mtmc.matching.matcher import Form, Matcher
 from examples.mtmc.matching.methods import Scene, match, scene
 from examples.mtmc.matching.places import common_distance, place_evidence
 from examples.mtmc.matching.prior import prior_of
@@ -33,7 +33,7 @@ def test_reasons_add_up_to_the_last_bit(town_scene: Scene) -> None:
 
 
 def test_reasons_without_a_bias_are_looks_and_company_alone(town_scene: Scene) -> None:
-    why = reasons(Matcher(use_bias=False).eval(), town_scene)
+    why = reasons(Matcher(Form(bias=())).eval(), town_scene)
     assert not why.link.any() and not why.time.any() and not why.zone.any() and not why.place.any()
     assert why.appearance.any()
 

@@ -23,6 +23,7 @@ from examples.mtmc.matching.candidates import Candidates, candidates, true_prede
 from examples.mtmc.matching.graph import build_graph
 from examples.mtmc.matching.matcher import Matcher, Matches
 from examples.mtmc.matching.prior import Prior, Rates, prior_of
+from examples.mtmc.matching.slots import true_pairs
 from examples.mtmc.matching.training import Labelled
 from examples.mtmc.matching.tuning import tune
 from examples.mtmc.network.network import Network
@@ -77,7 +78,7 @@ def scene(
     pairs = candidates(recording) if pairs is None else pairs
     prior = prior or prior_of(recording, pairs, network, rates)
     looks = looks_of(recording) if looks is None else looks
-    true = true_predecessors(recording)[pairs.target] == pairs.source
+    true = true_pairs(recording, pairs)
     graph = build_graph(recording, pairs, prior, looks, network, rates)
     return Scene(recording, network, pairs, prior, looks, graph, true)
 

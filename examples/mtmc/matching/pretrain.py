@@ -9,7 +9,9 @@ import torch
 from rich.console import Console
 from rich.progress import Progress
 
-from examples.mtmc.matching.methods import scene, threshold
+from examples.mtmc.matching.calibration import fit_calibration
+from examples.mtmc.matching.matcher import Form
+from examples.mtmc.matching.methods import match, scene, threshold
 from examples.mtmc.matching.training import train
 from examples.mtmc.matching.weights import save_matcher
 from examples.mtmc.network.learn import learn_links
@@ -28,7 +30,8 @@ def pretrain(out: Path, seed: int, console: Console, minutes: float = MINUTES, s
     fitting, holding = scene(fitted_on, links), scene(held_out, links)
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("training", total=steps)
-        matcher = train(fitting.labelled, holding.labelled, True, seed, steps, lambda: progress.advance(task))
+        matcher = train(fitting.labelled, holding.labelled, Form(), seed, steps, lambda: progress.advance(task))
     tau = threshold("gatv2_bias", scene(recording, learn_links(recording)), matcher)
-    save_matcher(out, dict(matcher.state_dict()), tau)
+    calibration = fit_calibration(match(matcher, holding).gain.double().numpy(), holding.true)
+    save_matcher(out, dict(matcher.state_dict()), tau, calibration)
     console.print(f"Wrote {out} (threshold {tau:.2f})", soft_wrap=True)

@@ -11,14 +11,16 @@ from numpy.typing import NDArray
 from examples.mtmc.matching.matcher import Matcher
 from examples.mtmc.matching.methods import Scene, match
 
+TERMS = {"link": "link", "time": "travel", "zone": "zone", "place": "place"}  # reasons and the biases they are
+
 
 @dataclass(frozen=True, eq=False)
 class Reasons:
     """Per candidate ``[E]``, log-odds that add up to ``gain``, in the order of the fields and to the last bit.
 
-    ``appearance``: the score of the two looks; ``link``: log P(A → B); ``time, zone, place``: the weighted log ratios
-    of the prior; ``company``: what rivals, companions and learned corrections changed; ``nobody``: minus what nobody
-    had at both ends, and minus the threshold.
+    ``appearance``: the score of the two looks; ``link``: log P(A → B) and what its kind adds; ``time, zone, place``: the
+    weighted log ratios of the prior; ``company``: what rivals, companions and learned corrections changed; ``nobody``:
+    minus what nobody had at both ends, and minus the threshold.
     """
 
     appearance: NDArray[np.float64]
@@ -43,7 +45,8 @@ def reasons(matcher: Matcher, given: Scene, tau: float = 0.0) -> Reasons:
         parts = {name: part.double().numpy() for name, part in matcher.parts(candidate).items()}
     zero = np.zeros(len(given.pairs))
     gain = matches.gain.double().numpy()
-    known = {name: parts.get(name, zero) for name in ("link", "time", "zone", "place")}
+    known = {name: parts.get(term, zero) for name, term in TERMS.items()}
+    known["link"] = known["link"] + parts.get("kind", zero)
     company = matches.company.double().numpy()
     nobody = matches.nobody.double().numpy() - tau
     appearance = gain - tau - sum(known.values()) - company - nobody

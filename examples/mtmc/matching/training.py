@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
-from examples.mtmc.matching.matcher import Matcher, Matches
+from examples.mtmc.matching.matcher import Form, Matcher, Matches
 
 STEPS, EVERY = 100, 10
 
@@ -26,14 +27,14 @@ class Labelled:
 def train(
     fitting: Labelled,
     held_out: Labelled,
-    use_bias: bool,
+    form: Form,
     seed: int,
     steps: int = STEPS,
     tick: Callable[[], None] = lambda: None,
 ) -> Matcher:
     """Fit on one stretch of the training period; keep the state that does best on the stretch held out."""
     torch.manual_seed(seed)
-    matcher = Matcher(use_bias=use_bias)
+    matcher = Matcher(form)
     optimizer = torch.optim.AdamW(matcher.parameters(), lr=1e-2, weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-2, total_steps=steps)
     best, best_state = float("inf"), copy.deepcopy(matcher.state_dict())
@@ -54,17 +55,19 @@ def train(
 
 
 def loss(matches: Matches, labelled: Labelled) -> Tensor:
-    """Mean negative log weight of what is true, over both directions."""
-    source, target = labelled.graph["tracklet", "candidate", "tracklet"].edge_index
-    true = labelled.true
-    new = torch.ones(len(matches.log_starts), dtype=torch.bool)
-    new[target[true]] = False
-    last = torch.ones(len(matches.log_ends), dtype=torch.bool)
-    last[source[true]] = False
+    """Mean negative log weight of what is true in every sequence slot, over both directions, and the negative log
+    probability of every candidate's own label, per tracklet."""
+    candidate = labelled.graph["tracklet", "candidate", "tracklet"]
+    true, count = labelled.true, len(matches.log_starts)
+    new, last = torch.ones(count, dtype=torch.bool), torch.ones(count, dtype=torch.bool)
+    into, out_of = candidate.into[true], candidate.out_of[true]
+    new[into[into < count]] = False
+    last[out_of[out_of < count]] = False
     total = (
         matches.log_before[true].sum()
         + matches.log_starts[new].sum()
         + matches.log_after[true].sum()
         + matches.log_ends[last].sum()
     )
-    return -total / (2 * max(len(new), 1))
+    each = F.binary_cross_entropy_with_logits(matches.gain, true.float(), reduction="sum")
+    return (-total / 2 + each) / max(count, 1)
