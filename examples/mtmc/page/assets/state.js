@@ -1,5 +1,5 @@
 // What is chosen and what passes the filters. Every change goes through changed().
-const START = N ? Math.min(...[T.in[0]]) : 0;
+const START = N ? T.in[0] : 0;
 const END = T.out.reduce((most, x) => Math.max(most, x), START + 1);
 const state = {camera: -1, identity: null, errors: false, kind: "", selected: -1, error: -1, from: START, span: END - START, matrixAt: 0};
 let filtered = [];
