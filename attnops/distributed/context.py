@@ -196,7 +196,7 @@ def _ring(
     ring = Ring(
         division.group, visits, wanted,
         division.queries.rows(rank), [division.key_layout.rows(source) for source in range(division.group.size())],
-        *_detached(division, captured), priors.bias, priors.score, scale, dropout, backend,
+        *_detached(division, captured), priors.pattern, priors.bias, priors.score, scale, dropout, backend,
         [inner for _, inner in captured.values()],
     )  # fmt: skip
     return ring_attend(ring, query, key, value, [outer for outer, _ in captured.values()])

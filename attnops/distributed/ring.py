@@ -18,9 +18,11 @@ from torch import Tensor
 
 from attnops.biases.base import Bias
 from attnops.coords import Coords
-from attnops.distributed.placed import Part, place_bias, place_score
+from attnops.distributed.placed import Part, place_bias, place_pattern, place_score
 from attnops.distributed.routes import Visit
 from attnops.operator import attend
+from attnops.patterns.base import Pattern
+from attnops.patterns.intervals import Causal
 from attnops.problem import UnsupportedError
 from attnops.scores.base import Score
 from attnops.scores.dot import DotProduct
@@ -46,6 +48,7 @@ class Ring:
     key_rows: list[Tensor]
     query_coords: Coords
     key_coords: list[Coords]
+    pattern: Pattern
     bias: Bias | None
     score: Score | None
     scale: float | None
@@ -66,16 +69,18 @@ class Ring:
         visit = self.visits[source]
         assert visit is not None
         bias, score, coords = self.bias, self.score, None
-        if self.reads_pairs or not (visit.pattern is None or visit.aligned):
+        pattern = Causal() if visit.kind == "causal" else None
+        if self.reads_pairs or visit.kind == "some":
             part = Part(self.query_rows[visit.queries], self.key_rows[source][visit.keys])
             bias, score = place_bias(bias, part), place_score(score, part)
             coords = cut(self.query_coords, visit.queries), cut(self.key_coords[source], visit.keys)
+            pattern = None if visit.kind == "all" else place_pattern(self.pattern, part)
         with torch.random.fork_rng(_devices(query), enabled=self.dropout > 0):
             if self.dropout > 0:
                 torch.manual_seed(seed + source)
             out = attend(
                 query, key, value,
-                pattern=visit.pattern, bias=bias, score=score, scale=self.scale, coords=coords,
+                pattern=pattern, bias=bias, score=score, scale=self.scale, coords=coords,
                 dropout=self.dropout, return_lse=True, backend=self.backend,
             )  # fmt: skip
         assert isinstance(out, AttentionOutput)

@@ -98,7 +98,7 @@ CASES: dict[str, Case] = {
     "documents": lambda n, d: {"pattern": A.SameSegment() & A.Causal(), "coords": ("segment",)},
     "time gaps": lambda n, d: {"bias": A.TimeGap(HEADS), "coords": ("time",), "coord_grad": True},
     "types": lambda n, d: {"bias": A.TypePrior(3, 3, HEADS), "coords": ("type",)},
-    "padding": lambda n, d: {"pattern": A.Padding(torch.tensor([n, n // 2])) & A.Causal()},
+    "padding": lambda n, d: {"pattern": A.Padding(torch.tensor([n, min(n, 2)])) & A.Causal()},
     "mask": lambda n, d: {"pattern": masked(n)},
     "blocks": lambda n, d: {"pattern": A.BlockMask(torch.ones(-(-n // 4), -(-n // 4)).tril().bool(), 4)},
     "global tokens": lambda n, d: {"pattern": (A.SlidingWindow(2, 2) | A.GlobalTokens([0, n // 2]))},
