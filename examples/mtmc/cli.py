@@ -38,7 +38,7 @@ def demo(
 
 @app.command()
 def track(
-    data: Annotated[Path, typer.Option(help="Folder with the tracklets.")],
+    data: Annotated[Path, typer.Option(help="Folder with the tracklets; with --online also - for the standard input.")],
     format: Annotated[str, typer.Option(help="aicity, mot or campus.")],
     links: Annotated[Path, typer.Option(help="The links file (YAML or JSON).")],
     out: Annotated[Path, typer.Option(help="Folder for the results.")],
@@ -54,6 +54,8 @@ def track(
     drop_single: Annotated[
         bool, typer.Option("--drop-single", help="Score without identities of one camera (AI City's rule).")
     ] = False,
+    online: Annotated[bool, typer.Option("--online", help="Decide while the rows come, within --latency.")] = False,
+    latency: Annotated[str, typer.Option(help="Of --online: seconds of the stream, as 5s or 2.5.")] = "5s",
 ) -> None:
     """Give global identities to your own tracklets."""
     from examples.mtmc.recordings.readers import FORMATS
@@ -62,6 +64,16 @@ def track(
 
     if format not in FORMATS:
         raise typer.BadParameter(f"{format!r}; it must be one of {', '.join(FORMATS)}", param_hint="--format")
+    if online:
+        from examples.mtmc.online.run import Online, run_online, seconds
+
+        if learn_until is not None or cross_fit or miss or min_boxes > 1:
+            raise typer.BadParameter(
+                "goes with --data, --format, --links, --out and --latency alone", param_hint="--online"
+            )
+        console = Console(markup=False, highlight=False)
+        run_online(Online(str(data), format, links, out, seconds(latency)), console)
+        return
     protocol = Protocol(rate or None, not drop_single)
     run_track(
         data,
@@ -95,6 +107,6 @@ def main() -> None:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
     except SystemExit as stop:
-        if stop.code == 130:
+        if stop.code == 130 and type(stop) is SystemExit:
             print("interrupted; nothing was written", file=sys.stderr)
         raise

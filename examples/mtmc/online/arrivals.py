@@ -59,12 +59,14 @@ class Arrivals:
         return Rates(camera, around)
 
     def looks_of(self, tracklets: list[Live], view: list[Live], ended: bool) -> NDArray[np.float64]:
-        """Looks less the mean of their camera and of unit length; the mean is held back while it is one of few.
+        """Looks less the mean of their camera and of unit length, 0 where nothing is known; the mean
+        is held back while it is one of few.
 
         ``view`` are the tracklets that have not ended.
         """
         looks = [t.look for t in tracklets]
-        if not looks or any(look is None for look in looks):
+        known = next((x for x in looks if x is not None), None)
+        if known is None:
             return np.zeros((len(looks), 1))
         total, count = dict(self.sum), dict(self.looks)
         for t in view:
@@ -73,5 +75,8 @@ class Arrivals:
                 count[t.camera] += 1
         few = 0.0 if ended else FEW
         mean = {name: x / (count[name] + few) for name, x in total.items() if count[name]}
-        centred = np.stack([x for x in looks if x is not None]) - np.stack([mean[t.camera] for t in tracklets])
+        nothing = np.zeros(len(known))
+        centred = np.stack(
+            [nothing if x is None else x - mean[t.camera] for t, x in zip(tracklets, looks, strict=True)]
+        )
         return np.asarray(centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12))

@@ -54,9 +54,7 @@ def chunks_of(recording: Recording, rows: int = ROWS) -> Iterator[Chunk]:
     place = np.concatenate([np.arange(n) for n in count.tolist()])
     time = np.concatenate([cameras[t.camera].seconds(t.frames) for t in tracklets])
     camera = np.array([number[t.camera] for t in tracklets])
-    looks = (
-        np.stack([t.embedding for t in tracklets if t.embedding is not None]) if recording.has_embeddings else None
-    )
+    looks = np.stack([t.embedding for t in tracklets if t.embedding is not None]) if recording.has_embeddings else None
     order = np.lexsort((owner, time))
     nowhere = np.full(2, np.nan)
     for start in range(0, len(order), rows):

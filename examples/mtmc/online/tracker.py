@@ -71,20 +71,28 @@ class OnlineTracker:
         self._memory = {name: Memory([x for x in network.links if x.source == name]) for name in self._names}
         self._arrivals = Arrivals(network)
         self._decisions: list[Decision] = []
+        self._closed: list[Live] = []
+        self.newest = -np.inf  # the latest row
+        self.heard = 0.0  # when it came, by whatever clock its owner uses
         self._tidied = -np.inf
 
     def push(self, chunk: Chunk) -> None:
         """Rows of any cameras, in any order of time within the allowed lateness."""
         order = np.lexsort((chunk.id, chunk.camera, chunk.time))
-        step = np.floor(chunk.time[order] / self.step) * self.step if self.step else chunk.time[order]
+        step = np.floor(chunk.time[order] / self.step) if self.step else chunk.time[order]
         for own in np.split(order, np.flatnonzero(np.diff(step)) + 1):
             if len(own):
                 time = float(chunk.time[own[0]])
-                self.now(np.floor(time / self.step) * self.step if self.step else time)
+                self._advance(float(np.floor(time / self.step) * self.step) if self.step else time)
                 self._take(chunk.take(own))
 
     def now(self, seconds: float) -> None:
-        """Time goes on to ``seconds``, with or without rows: what is due until then is decided."""
+        """Time goes on to ``seconds`` without rows, but by no more than what makes every tracklet due."""
+        if self.newest > -np.inf:
+            self._advance(min(seconds, self.newest + self.latency))
+
+    def _advance(self, seconds: float) -> None:
+        """What is due until ``seconds`` is decided, by the rows before."""
         while self.undecided and not self.ended:
             due = min(t.deadline for t in self.undecided)
             at = max(float(np.floor(due / self.step) * self.step) if self.step else due, self.time)
@@ -101,6 +109,17 @@ class OnlineTracker:
         given, self._decisions = self._decisions, []
         return given
 
+    def closed(self) -> list[Live]:
+        """The tracklets that are decided and have ended, since the last call: nothing about them will change."""
+        given, self._closed = self._closed, []
+        return given
+
+    def stop(self) -> None:
+        """No more rows are wanted: what is decided ends here, what is not stays so."""
+        self.undecided, self.doubted = [], []
+        for tracklet in self._view():
+            self._end(tracklet)
+
     def finish(self) -> None:
         """The stream has ended: everything is decided."""
         self.ended = True
@@ -108,7 +127,9 @@ class OnlineTracker:
             for tracklet in list(self._memory[name].view.values()):
                 self._end(tracklet)
             if self._seen[name] == -np.inf:
-                self.log.note(SILENT, "stream", None, f"no row of camera {name}", "rows of every camera of the links file")
+                self.log.note(
+                    SILENT, "stream", None, f"no row of camera {name}", "rows of every camera of the links file"
+                )
         self._decide(np.inf)
 
     # Rows ------------------------------------------------------------------------------------------------------------
@@ -122,7 +143,13 @@ class OnlineTracker:
             rows = rows.take(~late)
             if not len(rows):
                 return
+        self.newest = max(self.newest, float(rows.time.max()))
         rows = rows.take(np.lexsort((rows.frame, rows.id, rows.camera)))
+        same = (np.diff(rows.camera) == 0) & (np.diff(rows.id) == 0)
+        twice = np.concatenate([[False], same & (np.diff(rows.frame) == 0)])
+        if twice.any():
+            self._note(DUPLICATE, rows, "a frame of an id twice", "every frame once", twice)
+            rows = rows.take(~twice)
         table = np.column_stack([rows.frame, rows.box, rows.world])
         cuts = np.flatnonzero((np.diff(rows.camera) != 0) | (np.diff(rows.id) != 0)) + 1
         camera, id, frame, time = rows.camera.tolist(), rows.id.tolist(), rows.frame.tolist(), rows.time.tolist()
@@ -187,6 +214,8 @@ class OnlineTracker:
             memory.remember(tracklet)
         if tracklet.first_of is not None:
             self.doubted.append(tracklet)
+        if tracklet.person is not None:
+            self._closed.append(tracklet)
 
     def _tidy(self) -> None:
         """Once a second: end what is out of sight, note silent cameras, forget what no window reaches any more."""
@@ -240,15 +269,13 @@ class OnlineTracker:
             tracklet.first_of = None
         self.undecided = [t for t in self.undecided if t.person is None]
 
-    def _assign(
-        self, asked: list[Live]
-    ) -> tuple[list[Live], list[tuple[int, int]], dict[tuple[int, int], float]]:
+    def _assign(self, asked: list[Live]) -> tuple[list[Live], list[tuple[int, int]], dict[tuple[int, int], float]]:
         """The tracklets that play a part, in order, and (earlier, later) pairs of them that belong together."""
         nodes = sorted({*asked, *self._sources(asked)}, key=lambda t: t.order)
         recording = Recording(self.network, [t.tracklet(self.network) for t in nodes])
         is_asked = set(asked)
-        may_follow = np.array([t in is_asked for t in nodes])
-        free = np.array([not t.taken for t in nodes])
+        may_follow = np.array([t in is_asked for t in nodes], dtype=bool)
+        free = np.array([not t.taken for t in nodes], dtype=bool)
         pairs = candidates(recording)
         kept = may_follow[pairs.target] & free[pairs.source]
         pairs = Candidates(pairs.source[kept], pairs.target[kept], pairs.link[kept], pairs.delay[kept])
@@ -264,7 +291,9 @@ class OnlineTracker:
             gain = match(self.matcher, given).gain.double().numpy() - self.tau
         chains = Chains(nodes, [self._spans(t) for t in nodes])
         associate(recording, pairs.source, pairs.target, gain, chains)
-        gain_of = {(a, b): g for a, b, g in zip(pairs.source.tolist(), pairs.target.tolist(), gain.tolist(), strict=True)}
+        gain_of = {
+            (a, b): g for a, b, g in zip(pairs.source.tolist(), pairs.target.tolist(), gain.tolist(), strict=True)
+        }
         return nodes, chains.joins, gain_of
 
     def _sources(self, asked: list[Live]) -> Iterable[Live]:
@@ -283,9 +312,7 @@ class OnlineTracker:
             return tracklet.person.body.spans(self._index)
         return [(self._index[tracklet.camera], tracklet.time_in, tracklet.time_out if tracklet.ended else np.inf)]
 
-    def _settle(
-        self, n: int, nodes: list[Live], before: dict[int, int], gain_of: dict[tuple[int, int], float]
-    ) -> None:
+    def _settle(self, n: int, nodes: list[Live], before: dict[int, int], gain_of: dict[tuple[int, int], float]) -> None:
         """Decide a tracklet, and first whoever it follows where that is not decided."""
         chain = [n]
         while chain[-1] in before and nodes[before[chain[-1]]].person is None:
@@ -295,18 +322,20 @@ class OnlineTracker:
             if tracklet.person is not None:
                 continue
             source = before.get(n)
-            earlier = nodes[source] if source is not None else None
-            if earlier is None:
+            if source is None:
                 self.number += 1
-                person = tracklet.first_of = Person(self.number)
-                if tracklet.ended and not self.ended:
-                    tracklet.first_of = None  # all of it was seen: there is nothing more to learn
+                person, earlier, score = Person(self.number), None, None
+                if not tracklet.ended:
+                    tracklet.first_of = person  # there is more to see of it
             else:
+                earlier, score = nodes[source], gain_of[source, n]
                 assert earlier.person is not None
                 person, earlier.taken = earlier.person, True
             tracklet.person = person
             person.body.tracklets.append(tracklet)
-            self._tell("identity", tracklet, earlier, person.number, gain_of.get((source, n)) if earlier else None)
+            if tracklet.ended:
+                self._closed.append(tracklet)
+            self._tell("identity", tracklet, earlier, person.number, score)
 
     def _alias(self, tracklet: Live, earlier: Live, score: float) -> None:
         """The identity that a tracklet began is one that was there before."""
@@ -317,14 +346,23 @@ class OnlineTracker:
         self._tell("alias", tracklet, earlier, older.number, score)
 
     def _tell(self, kind: str, tracklet: Live, earlier: Live | None, number: int, score: float | None) -> None:
-        after = (earlier.camera, earlier.id, earlier.part) if earlier is not None else (None, None, None)
-        alias_of = tracklet.person.number if kind == "alias" and tracklet.person is not None else None
+        assert tracklet.person is not None
         self._decisions.append(
             Decision(
-                kind, self.time, number, tracklet.camera, tracklet.id, tracklet.part, tracklet.time_in, *after,
-                score=score, alias_of=alias_of,
+                kind,
+                self.time,
+                number,
+                tracklet.camera,
+                tracklet.id,
+                tracklet.part,
+                tracklet.time_in,
+                after_camera=None if earlier is None else earlier.camera,
+                after_id=None if earlier is None else earlier.id,
+                after_part=None if earlier is None else earlier.part,
+                score=score,
+                alias_of=tracklet.person.number if kind == "alias" else None,
             )
-        )  # fmt: skip
+        )
 
 
 class Chains(Identities):
