@@ -11,6 +11,10 @@ from attnops.distributed.graph_attention import graph_attend as graph_attend
 from attnops.distributed.halo import Halo as Halo
 from attnops.distributed.halo import HaloPlan as HaloPlan
 from attnops.distributed.halo import plan_halo as plan_halo
+from attnops.distributed.hetero import HeteroHaloPlan as HeteroHaloPlan
+from attnops.distributed.hetero import hetero_attend as hetero_attend
+from attnops.distributed.hetero import partition_types as partition_types
+from attnops.distributed.hetero import plan_hetero_halo as plan_hetero_halo
 from attnops.distributed.layout import shard_coords as shard_coords
 from attnops.distributed.layout import shard_sequence as shard_sequence
 from attnops.distributed.layout import unshard_sequence as unshard_sequence

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -52,14 +54,19 @@ def halo_exchange(rows: Tensor, plan: HaloPlan | Halo) -> Tensor:
 
 
 def exchange(halo: Halo, *rows: Tensor) -> tuple[Tensor, ...]:
-    """`halo_exchange` of several tensors at once, on which the ranks agree: one collective forward and one backward.
+    """`halo_exchange` of several tensors at once, on which the ranks agree."""
+    return exchange_each((halo,) * len(rows), rows)
+
+
+def exchange_each(halos: Sequence[Halo], rows: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """As `exchange`, each tensor of the nodes of its own halo; neighbours in the list of one halo go in one message.
 
     What is exchanged together has one place in the backward pass, so that no rank skips it where its own edges happen
     to give one of the tensors no gradient.
     """
-    if len(halo.send_counts) == 1:
-        return rows
-    held: tuple[Tensor, ...] = _Exchange.apply(halo, *rows)  # type: ignore[no-untyped-call]
+    if not rows or len(halos[0].send_counts) == 1:
+        return tuple(rows)
+    held: tuple[Tensor, ...] = _Exchange.apply(tuple(halos), *rows)  # type: ignore[no-untyped-call]
     return held
 
 
@@ -72,10 +79,10 @@ class _Exchange(torch.autograd.Function):
     """Own rows to held rows."""
 
     @staticmethod
-    def forward(ctx: Any, halo: Halo, *rows: Tensor) -> tuple[Tensor, ...]:
-        ctx.halo = halo
-        sent = [each.index_select(0, halo.send_rows) for each in rows]
-        received = _all_to_all(sent, halo.send_counts, halo.receive_counts, halo)
+    def forward(ctx: Any, halos: tuple[Halo, ...], *rows: Tensor) -> tuple[Tensor, ...]:
+        ctx.halos = halos
+        sent = [each.index_select(0, halo.send_rows) for halo, each in zip(halos, rows, strict=True)]
+        received = _all_to_all(halos, sent)
         held = tuple(torch.cat([own, others]) for own, others in zip(rows, received, strict=True))
         ctx.mark_non_differentiable(*(each for each in held if not each.is_floating_point()))
         return held
@@ -83,8 +90,9 @@ class _Exchange(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         needed = ctx.needs_input_grad[1:]
+        halos = tuple(halo for halo, need in zip(ctx.halos, needed, strict=True) if need)
         wanted = [gradient for gradient, need in zip(gradients, needed, strict=True) if need]
-        home = iter(_BringHome.apply(ctx.halo, *wanted))  # type: ignore[no-untyped-call]
+        home = iter(_BringHome.apply(halos, *wanted))  # type: ignore[no-untyped-call]
         return None, *(next(home) if need else None for need in needed)
 
 
@@ -92,15 +100,15 @@ class _BringHome(torch.autograd.Function):
     """Held rows to own rows: what others hold of a row is added to it. The transpose of the exchange."""
 
     @staticmethod
-    def forward(ctx: Any, halo: Halo, *held: Tensor) -> tuple[Tensor, ...]:
-        ctx.halo = halo
-        back = [each[halo.num_own :] for each in held]
-        home = _all_to_all(back, halo.receive_counts, halo.send_counts, halo)
-        return tuple(_added(each[: halo.num_own], others, halo) for each, others in zip(held, home, strict=True))
+    def forward(ctx: Any, halos: tuple[Halo, ...], *held: Tensor) -> tuple[Tensor, ...]:
+        ctx.halos = halos
+        home = _all_to_all(halos, [each[halo.num_own :] for halo, each in zip(halos, held, strict=True)], home=True)
+        own = [each[: halo.num_own] for halo, each in zip(halos, held, strict=True)]
+        return tuple(_added(*each) for each in zip(own, home, halos, strict=True))
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *_Exchange.apply(ctx.halo, *gradients)  # type: ignore[no-untyped-call]
+        return None, *_Exchange.apply(ctx.halos, *gradients)  # type: ignore[no-untyped-call]
 
 
 def _added(own: Tensor, others: Tensor, halo: Halo) -> Tensor:
@@ -113,17 +121,23 @@ def _added(own: Tensor, others: Tensor, halo: Halo) -> Tensor:
     return total.to(own.dtype)
 
 
-def _all_to_all(rows: list[Tensor], to: tuple[int, ...], of: tuple[int, ...], halo: Halo) -> list[Tensor]:
-    """`rows`, by the rank that receives them, to what the ranks sent here, by rank: one message a pair of ranks.
+def _all_to_all(halos: Sequence[Halo], rows: Sequence[Tensor], home: bool = False) -> list[Tensor]:
+    """`rows`, by the rank that receives them, to what the ranks sent here, by rank; or the same way home."""
+    received: list[Tensor] = []
+    for halo, run in groupby(zip(halos, rows, strict=True), key=lambda pair: pair[0]):
+        to, of = (halo.receive_counts, halo.send_counts) if home else (halo.send_counts, halo.receive_counts)
+        received += _message([each for _, each in run], list(to), list(of), halo)
+    return received
 
-    All that one node has lies in one row of bytes, whatever the dtypes.
-    """
+
+def _message(rows: list[Tensor], to: list[int], of: list[int], halo: Halo) -> list[Tensor]:
+    """One message a pair of ranks: all that one node has lies in one row of bytes, whatever the dtypes."""
     flat = [each.reshape(len(each), each.shape[1:].numel()).view(torch.uint8) for each in rows]
     widths = [each.shape[1] for each in flat]
     sent = torch.cat(flat, dim=1)
     received = sent.new_empty(sum(of), sum(widths))
     with lost_ranks("halo exchange"):
-        dist.all_to_all_single(received, sent, list(of), list(to), group=halo.group)
+        dist.all_to_all_single(received, sent, of, to, group=halo.group)
     parts = torch.split(received, widths, dim=1)
     return [_read(part, like) for part, like in zip(parts, rows, strict=True)]
 

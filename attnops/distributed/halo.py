@@ -144,7 +144,7 @@ def plan_halo(
         rank = dist.get_rank(group) if dist.is_initialized() else 0
     source, target = edges.source.long().cpu(), edges.target.long().cpu()
     of_key, of_query = partition.key_part[source], partition.query_part[target]
-    keys, row = _halo(partition.key_part, [(source, of_key, of_query)], partition.num_parts, rank, name, group)
+    keys, row = halo_of(partition.key_part, [(source, of_key, of_query)], partition.num_parts, rank, name, group)
     queries = partition.queries_of(rank)
     edge = (of_query == rank).nonzero().flatten()
     query_row = torch.searchsorted(queries, target[edge])
@@ -158,7 +158,7 @@ def plan_halo(
     return HaloPlan(queries.to(device), keys.to(device), own, edge, edges.num_queries, edges.num_keys, one_set)
 
 
-def _halo(
+def halo_of(
     part: Tensor,
     needs: list[tuple[Tensor, Tensor, Tensor]],
     parts: int,
@@ -171,7 +171,7 @@ def _halo(
     `needs` are lists of edges: the source of each, the part that holds the source, the part that hears it.
     """
     count = max(1, len(part))
-    sent, received = [], []
+    sent, received = [part[:0]], [part[:0]]
     for source, holder, hearer in needs:
         away = holder != hearer
         sends, receives = away & (holder == rank), away & (hearer == rank)

@@ -107,25 +107,29 @@ def partition(
     require_positive(parts=parts)
     if not isinstance(edges, Edges):
         raise TypeError(f"edges is {type(edges).__name__}; it must be an Edges")
-    if method not in ("metis", "range"):
-        raise ValueError(f"method is {method!r}; it must be 'metis' or 'range'")
     if bipartite is None:
         bipartite = edges.num_queries != edges.num_keys
     if not bipartite and edges.num_queries != edges.num_keys:
         sizes = f"{edges.num_queries} queries and {edges.num_keys} keys"
         raise ValueError(f"bipartite is False, but the edges join {sizes}; one set of nodes has one size")
-    if method == "range":
-        query_part = _ranges(edges.num_queries, parts)
-        return Partition(query_part, _ranges(edges.num_keys, parts) if bipartite else query_part, parts)
     # One vertex a node: queries first, and behind them the keys where those are nodes of their own.
     source, target = edges.source.long().cpu(), edges.target.long().cpu()
-    entering = torch.bincount(target, minlength=edges.num_queries)
     if not bipartite:
-        part = _metis(source, target, entering + 1, parts, seed)
+        part = divide(source, target, edges.num_queries, parts, method, seed)
         return Partition(part, part, parts)
-    weights = torch.cat([entering, torch.zeros(edges.num_keys, dtype=torch.int64)]) + 1
-    part = _metis(source + edges.num_queries, target, weights, parts, seed)
+    if method == "range":
+        return Partition(_ranges(edges.num_queries, parts), _ranges(edges.num_keys, parts), parts)
+    part = divide(source + edges.num_queries, target, edges.num_queries + edges.num_keys, parts, method, seed)
     return Partition(part[: edges.num_queries].clone(), part[edges.num_queries :].clone(), parts)
+
+
+def divide(source: Tensor, target: Tensor, count: int, parts: int, method: str, seed: int) -> Tensor:
+    """`[count]`: the part of each node of one graph."""
+    if method not in ("metis", "range"):
+        raise ValueError(f"method is {method!r}; it must be 'metis' or 'range'")
+    if method == "range":
+        return _ranges(count, parts)
+    return _metis(source, target, torch.bincount(target, minlength=count) + 1, parts, seed)
 
 
 def _ranges(count: int, parts: int) -> Tensor:
