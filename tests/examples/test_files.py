@@ -1,4 +1,4 @@
-"""Readers, writers and the links file: round trips, and one line for whatever is wrong."""
+"""Readers and writers: what a folder gives, and one line for whatever is wrong."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from examples.mtmc.errors import InputError
-from examples.mtmc.network.links_file import dump_network, load_network
 from examples.mtmc.network.network import Camera, Link, Network
 from examples.mtmc.network.travel import TravelTime
 from examples.mtmc.recordings.readers import read
 from examples.mtmc.recordings.tracklets import Recording
 from examples.mtmc.recordings.writers import write_recording
 from examples.mtmc.simulator.simulate import World
+from tests.examples.one_line import assert_one_line
 
 TWO = Network(
     {"a": Camera("a", 10.0), "b": Camera("b", 25.0, clock_offset=2.0, clock_rate=1.001, position=(1.0, 2.0))},
@@ -27,7 +27,7 @@ TWO = Network(
 )
 
 
-@pytest.mark.parametrize("format", ["aicity", "mot"])
+@pytest.mark.parametrize("format", ["aicity", "mot", "csv", "parquet"])
 def test_round_trip_of_a_recording(world: World, tmp_path: Path, format: str) -> None:
     write_recording(tmp_path / "once", world.recording, format)
     again = read(tmp_path / "once", format, world.recording.network)
@@ -43,7 +43,7 @@ def test_round_trip_of_a_recording(world: World, tmp_path: Path, format: str) ->
     agree = [t.truth == first[t.camera, t.id].truth for t in again.tracklets]
     assert np.mean(agree) > 0.97  # the few that differ hold two people, by a switch
     write_recording(tmp_path / "twice", again, format)
-    for path in sorted((tmp_path / "once").rglob("*.txt")):
+    for path in sorted((tmp_path / "once").rglob("*.[tc][xs][tv]")):
         twice = tmp_path / "twice" / path.relative_to(tmp_path / "once")
         assert sorted(path.read_text().splitlines()) == sorted(twice.read_text().splitlines())
 
@@ -65,60 +65,6 @@ def test_campus_rows(tmp_path: Path) -> None:
     assert recording.tracklets[0].truth == 7
     assert [track.frames.tolist() for track in recording.truth] == [[0, 1, 2, 50, 51]]
     assert {d.why for d in recording.dropped} == {"marked lost: out of view", "2 boxes, fewer than 3"}
-
-
-def test_round_trip_of_the_links_file(tmp_path: Path) -> None:
-    path = tmp_path / "links.yaml"
-    path.write_text(dump_network(TWO))
-    assert load_network(path) == TWO
-
-
-def test_the_example_in_the_docs_is_valid(tmp_path: Path) -> None:
-    from examples.mtmc.network import links_file
-
-    assert links_file.__doc__ is not None
-    text = links_file.__doc__.split("\n\n")[1]
-    (tmp_path / "links.yaml").write_text(text)
-    network = load_network(tmp_path / "links.yaml")
-    assert list(network.cameras) == ["hall", "yard"] and len(network.links) == 2
-
-
-CAMERA = "cameras:\n  a: {fps: 10}\n  b: {fps: 10}\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "line", "expected"),
-    [
-        ("", 1, "cameras and links"),
-        ("cameras: [1, 2]\n", 1, "a mapping"),
-        ("cameras:\n  a: {fps: 0}\n", 2, "above 0"),
-        ("cameras:\n  a: {fps: .nan}\n", 2, "a finite number"),
-        ("cameras:\n  a: {}\n", 2, "'fps'"),
-        ("cameras:\n  a: {fps: 10, colour: red}\n", 2, "one of fps"),
-        ("cameras:\n  ../a: {fps: 10}\n", 2, "can be a file name"),
-        ("cameras:\n  a: {fps: 10}\n  a: {fps: 20}\n", 3, "every key once"),
-        (CAMERA + "links:\n- {from: a, to: c, window: [1, 2]}\n", 5, "a camera of this file (a, b)"),
-        (CAMERA + "links:\n- {from: a, to: b, window: [2, 1]}\n", 5, "least < most"),
-        (CAMERA + "links:\n- {from: a, to: b}\n", 5, "'window'"),
-        (CAMERA + "links:\n- {from: a, to: b, window: [1, 2], prior: 1.5}\n", 5, "to 1"),
-        (CAMERA + "links:\n- {from: a, to: a, window: [-1, 2]}\n", 5, "cannot overlap"),
-        (CAMERA + "links:\n- {from: a, to: b, window: [1, 2]}\n- {from: a, to: b, window: [1, 3]}\n", 6, "not two"),
-        (CAMERA + "links:\n- {from: a\n", None, "valid YAML"),
-    ],
-)
-def test_a_wrong_links_file_is_named_in_one_line(tmp_path: Path, text: str, line: int | None, expected: str) -> None:
-    path = tmp_path / "links.yaml"
-    path.write_text(text)
-    with pytest.raises(InputError) as error:
-        load_network(path)
-    assert_one_line(str(error.value), path, line, expected)
-
-
-def assert_one_line(message: str, path: Path, line: int | None, expected: str) -> None:
-    assert "\n" not in message
-    assert message.startswith(str(path)), message
-    assert line is None or f", line {line}:" in message, message
-    assert "; expected " in message and expected in message, message
 
 
 def _write(name: str, text: str) -> Callable[[Path], None]:

@@ -4,22 +4,34 @@
       hall:                        # a name: the file name, or the camera column, of the data
         fps: 25                    # frames a second (required)
         clock_offset: 1.5          # seconds to add to its clock to get the common one (default 0)
-        clock_rate: 1.0            # common seconds per second of its clock (default 1)
+        clock_rate: 1.0002         # common seconds per second of its clock (default 1)
         position: [12.0, 3.5]      # on a map, any unit (optional)
         starts: 0.4                # share of its tracklets that come from no other camera (default 0.3)
-        ends: 0.3                  # share of its tracklets that go to no other camera (default 0.3)
-      yard: {fps: 12.5}
+        ends: 0.25                 # share of its tracklets that go to no other camera (default 0.3)
+        zones:                     # where people enter and leave: polygons in pixels (optional)
+          door: [[0, 200], [300, 200], [300, 1080], [0, 1080]]
+          stairs: [[1500, 0], [1920, 0], [1920, 500]]
+      yard: {fps: 12.5, position: [40.0, 3.5], zones: {gate: [[0, 0], [640, 0], [640, 720], [0, 720]]}}
+      lobby: {fps: 25, position: [12.0, 8.0]}
     links:                         # one entry per DIRECTION: hall to yard says nothing of yard to hall
       - from: hall
         to: yard
-        window: [4, 60]            # the delay in seconds, least and most; negative where views overlap (required)
+        window: [4, 60]            # the delay in seconds, least and most (required, unless travel is given)
         prior: 0.5                 # share of the tracklets of "from" that go on to "to" (default 0.3)
         travel:                    # the delay within the window (optional: spread over the window)
           kind: lognormal          # components of weight, median seconds, sd of the log; delays are positive; or
-          components: [[1.0, 14.0, 0.3]]     # kind: normal, with weight, mean seconds, sd in seconds
+          components: [[0.9, 14.0, 0.3], [0.1, 40.0, 0.5]]  # kind: normal, with weight, mean seconds, sd in seconds
         measure: leave             # delays count from leaving "from" (default), or from entering it ("enter")
+        zones:                     # shares of the passages by zone of leaving and of entering; "" is no zone (optional;
+          - [door, gate, 0.8]      # pairs that are not named share the rest evenly)
+          - [stairs, gate, 0.05]
+      - from: yard                 # travel without a window: the window holds all but a thousandth at either end
+        to: hall
+        travel: {kind: lognormal, components: [[1.0, 20.0, 0.4]]}
+      - {from: hall, to: lobby, window: [-15, 6]}    # their views overlap: one enters before leaving, a negative delay
+      - {from: lobby, to: hall, window: [0, 20], measure: enter}     # or counted from entering, where much is shared
       - {from: hall, to: hall, window: [0, 4], reach: 1.0}   # joins fragments: same camera, at most this far
-                                                              # (box heights a second, plus one) from where it ended
+                                                             # (box heights a second, plus one) from where it ended
 
 Every error names the file, the line and what was expected.
 """
@@ -27,8 +39,7 @@ Every error names the file, the line and what was expected.
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable
+import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
@@ -37,72 +48,9 @@ import yaml
 
 from examples.mtmc.errors import InputError
 from examples.mtmc.network.network import Camera, Link, Network, Zone
-from examples.mtmc.network.travel import TravelTime
+from examples.mtmc.network.place import Check, Place
+from examples.mtmc.network.travel import TravelTime, window_of
 from examples.mtmc.network.zones import zone_names
-
-Check = Callable[["Place"], Any]
-
-
-class Place:
-    """A node of the file with the line that it stands on."""
-
-    def __init__(self, path: Path, node: yaml.Node, name: str) -> None:
-        self.path, self.node, self.name = path, node, name
-        self.line = node.start_mark.line + 1
-
-    def wrong(self, expected: str) -> InputError:
-        """An error at this place."""
-        text = self.node.value if isinstance(self.node, yaml.ScalarNode) else "a list or a mapping"
-        return InputError(self.path, self.line, f"{self.name}: {text!s:.80}", expected)
-
-    def entries(self) -> dict[str, Place]:
-        """The entries of a mapping; keys must be text and stand once."""
-        if not isinstance(self.node, yaml.MappingNode):
-            raise self.wrong("a mapping (key: value)")
-        found: dict[str, Place] = {}
-        for key, value in self.node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                raise Place(self.path, key, self.name).wrong("text as a key")
-            if key.value in found:
-                raise InputError(self.path, key.start_mark.line + 1, f"{key.value} a second time", "every key once")
-            found[key.value] = Place(self.path, value, f"{self.name}.{key.value}" if self.name else str(key.value))
-        return found
-
-    def items(self, length: int | None = None) -> list[Place]:
-        """The items of a list."""
-        if not isinstance(self.node, yaml.SequenceNode) or length not in (None, len(self.node.value)):
-            raise self.wrong("a list" if length is None else f"a list of {length}")
-        return [Place(self.path, node, f"{self.name}[{n}]") for n, node in enumerate(self.node.value)]
-
-    def number(self, low: float = -math.inf, high: float = math.inf, above: bool = False) -> float:
-        """A finite number within bounds; ``above``: larger than ``low``."""
-        text = self.node.value if isinstance(self.node, yaml.ScalarNode) else ""
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not math.isfinite(value) or value < low or value > high or (above and value <= low):
-            bounds = (f" above {low:g}" if above else f" from {low:g}") if low > -math.inf else ""
-            bounds += f" to {high:g}" if high < math.inf else ""
-            raise self.wrong(f"a finite number{bounds}")
-        return value
-
-    def text(self, *allowed: str) -> str:
-        """A word, one of ``allowed`` where given."""
-        if not isinstance(self.node, yaml.ScalarNode) or (allowed and self.node.value not in allowed):
-            raise self.wrong(" or ".join(allowed) if allowed else "text")
-        return str(self.node.value)
-
-    def table(self, checks: dict[str, Check], required: tuple[str, ...] = ()) -> dict[str, Any]:
-        """The entries of a mapping, each read by its check; unknown and missing keys are errors."""
-        found = self.entries()
-        for key in found:
-            if key not in checks:
-                raise InputError(self.path, found[key].line, f"{found[key].name}", f"one of {', '.join(checks)}")
-        for key in required:
-            if key not in found:
-                raise self.wrong(f"the key {key!r}")
-        return {key: checks[key](place) for key, place in found.items()}
 
 
 def load_network(path: Path) -> Network:
@@ -177,6 +125,11 @@ def _window(place: Place) -> tuple[float, float]:
     return low, high
 
 
+def _window_of(travel: tuple[str, tuple[tuple[float, float, float], ...]], own: bool) -> tuple[float, float]:
+    kind, components = travel
+    return window_of(kind, components, positive=own)
+
+
 def _travel(place: Place) -> tuple[str, tuple[tuple[float, float, float], ...]]:
     checks: dict[str, Check] = {"kind": lambda p: p.text("lognormal", "normal"), "components": lambda p: p.items()}
     found = place.table(checks, ("kind", "components"))
@@ -207,8 +160,11 @@ def _link(place: Place, cameras: dict[str, Camera]) -> Link:
         "reach": lambda p: p.number(0),
         "zones": lambda p: [tuple(item.items(3)) for item in p.items()],
     }
-    found = place.table(checks, ("from", "to", "window"))
-    source, target, window = found.pop("from"), found.pop("to"), found.pop("window")
+    found = place.table(checks, ("from", "to"))
+    if "window" not in found and "travel" not in found:
+        raise place.wrong("the key 'window', or 'travel'")
+    source, target = found.pop("from"), found.pop("to")
+    window = found.pop("window", None) or _window_of(found["travel"], source == target)
     if source == target and window[0] < 0:
         raise place.wrong("a window from 0 on: tracklets of one camera that are joined cannot overlap")
     if "travel" in found:
@@ -240,26 +196,46 @@ def _zone_shares(
     return tuple((leave, enter, share) for (leave, enter), share in shares.items())
 
 
-def dump_network(network: Network) -> str:
-    """The network as the YAML text of a links file."""
-    cameras: dict[str, dict[str, Any]] = {}
-    for name, camera in network.cameras.items():
-        entry = {f.name: getattr(camera, f.name) for f in fields(camera) if f.name != "name"}
-        entry["position"] = list(camera.position) if camera.position else None
-        entry["zones"] = {zone.name: [list(corner) for corner in zone.corners] for zone in camera.zones} or None
-        cameras[name] = {key: value for key, value in entry.items() if value is not None}
-    links = []
-    for link in network.links:
-        entry = {"from": link.source, "to": link.target, "window": list(link.window), "prior": link.prior}
-        if link.travel:
-            components = [[round(float(x), 6) for x in c] for c in link.travel.components]
-            components[0][0] = round(1 - sum(c[0] for c in components[1:]), 6)
-            entry["travel"] = {"kind": link.travel.kind, "components": components}
-        entry["measure"] = link.measure
-        if link.reach is not None:
-            entry["reach"] = link.reach
-        if link.zones:
-            entry["zones"] = [list(row) for row in link.zones]
-        links.append(entry)
-    text: str = yaml.safe_dump({"cameras": cameras, "links": links}, sort_keys=False, allow_unicode=True, width=120)
+def dump_network(network: Network, json: bool = False) -> str:
+    """The network as the text of a links file, YAML or JSON; ``load_network`` reads the same network again."""
+    cameras = {name: _camera_entry(camera) for name, camera in network.cameras.items()}
+    whole = {"cameras": cameras, "links": [_link_entry(link) for link in network.links]}
+    if json:
+        return json_text(whole)
+    text: str = yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=120)
     return text
+
+
+def json_text(whole: dict[str, Any]) -> str:
+    """Indented JSON that ends with a new line."""
+    return json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n"
+
+
+def _camera_entry(camera: Camera) -> dict[str, Any]:
+    entry = {f.name: getattr(camera, f.name) for f in fields(camera) if f.name != "name"}
+    entry["position"] = list(camera.position) if camera.position else None
+    entry["zones"] = {zone.name: [list(corner) for corner in zone.corners] for zone in camera.zones} or None
+    return {key: value for key, value in entry.items() if value is not None}
+
+
+def _link_entry(link: Link) -> dict[str, Any]:
+    entry: dict[str, Any] = {"from": link.source, "to": link.target, "window": list(link.window), "prior": link.prior}
+    if link.travel:
+        entry["travel"] = {"kind": link.travel.kind, "components": [list(c) for c in link.travel.components]}
+    entry["measure"] = link.measure
+    if link.reach is not None:
+        entry["reach"] = link.reach
+    if link.zones:
+        entry["zones"] = [list(row) for row in link.zones]
+    return entry
+
+
+def write_network(path: Path, network: Network) -> None:
+    """Write a links file (JSON where its name ends so): whole, or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part{os.getpid()}")
+    try:
+        part.write_text(dump_network(network, json=path.suffix == ".json"), encoding="utf-8")
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)

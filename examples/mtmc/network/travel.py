@@ -64,6 +64,21 @@ def from_window(window: tuple[float, float]) -> TravelTime:
     return TravelTime("lognormal", ((1.0, math.sqrt(low * high), max(math.log(high / low) / 4, 0.1)),), window)
 
 
+EXTREME = 3.0902  # standard normal quantile that a thousandth lies beyond
+
+
+def window_of(
+    kind: str, components: tuple[tuple[float, float, float], ...], positive: bool = False
+) -> tuple[float, float]:
+    """The window that holds each component but for a thousandth at either end; ``positive``: from 0 on."""
+    lows, highs = [], []
+    for _, centre, spread in components:
+        way = EXTREME * spread
+        lows.append(centre * math.exp(-way) if kind == "lognormal" else centre - way)
+        highs.append(centre * math.exp(way) if kind == "lognormal" else centre + way)
+    return (max(min(lows), 0.0) if positive else min(lows)), max(highs)
+
+
 def fit(delays: ArrayLike, window: tuple[float, float], given: TravelTime | None = None) -> TravelTime:
     """Fit by expectation-maximisation with shrinkage, so that few passages say little.
 
@@ -99,4 +114,8 @@ def fit(delays: ArrayLike, window: tuple[float, float], given: TravelTime | None
         if np.allclose(centres, before, rtol=1e-5):
             break
     middle = np.exp(centres) if kind == "lognormal" else centres
-    return TravelTime(kind, tuple(zip(weights.tolist(), middle.tolist(), spreads.tolist(), strict=True)), window)
+    rounded = [[round(float(x), 6) for x in c] for c in zip(weights, middle, spreads, strict=True)]  # for the file
+    if kind == "lognormal":
+        rounded = [[w, max(c, 1e-6), s] for w, c, s in rounded]
+    rounded[0][0] = round(1 - sum(c[0] for c in rounded[1:]), 6)
+    return TravelTime(kind, tuple((w, c, s) for w, c, s in rounded), window)

@@ -42,8 +42,8 @@ def _inside(x: NDArray[np.float64], y: NDArray[np.float64], corners: NDArray[np.
             continue
         if y0 > y1:  # from the lower end always, so that two zones compute a shared edge alike
             x0, y0, x1, y1 = x1, y1, x0, y0
-        crosses = (y0 <= y) & (y < y1)
-        odd ^= crosses & (x < x0 + (y - y0) / (y1 - y0) * (x1 - x0))
+        near = np.flatnonzero((y0 <= y) & (y < y1))
+        odd[near] ^= x[near] < x0 + (y[near] - y0) / (y1 - y0) * (x1 - x0)
     return odd
 
 
