@@ -14,7 +14,7 @@ from examples.mtmc.simulator.simulate import World, simulate
 
 @pytest.fixture(scope="session")
 def world() -> World:
-    return simulate(3, minutes=6, identities_per_minute=6)
+    return simulate(3, minutes=6, per_minute=6)
 
 
 @pytest.fixture(scope="session")
