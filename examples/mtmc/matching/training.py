@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch_geometric.data import HeteroData
 
+from examples.mtmc.matching.checkpoint import Checkpoint, Progress
 from examples.mtmc.matching.matcher import Form, Matcher, Matches
 
 STEPS, EVERY = 100, 10
@@ -31,26 +32,34 @@ def train(
     seed: int,
     steps: int = STEPS,
     tick: Callable[[], None] = lambda: None,
+    checkpoint: Checkpoint | None = None,
 ) -> Matcher:
-    """Fit on one stretch of the training period; keep the state that does best on the stretch held out."""
+    """Fit on one stretch of the training period; keep the state that does best on the stretch held out.
+
+    With a ``checkpoint`` the state is written as often as it is judged, and what was written before is gone on from.
+    """
     torch.manual_seed(seed)
     matcher = Matcher(form)
     optimizer = torch.optim.AdamW(matcher.parameters(), lr=1e-2, weight_decay=1e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=2e-2, total_steps=steps)
-    best, best_state = float("inf"), copy.deepcopy(matcher.state_dict())
-    for step in range(steps):
+    so_far = checkpoint.load(matcher, optimizer, schedule) if checkpoint else None
+    so_far = so_far or Progress(best_state=copy.deepcopy(matcher.state_dict()))
+    for _ in range(so_far.step):
+        tick()
+    for step in range(so_far.step, steps):
         optimizer.zero_grad()
         loss(matcher(fitting.graph), fitting).backward()  # type: ignore[no-untyped-call]
         torch.nn.utils.clip_grad_norm_(matcher.parameters(), 1.0)
         optimizer.step()
         schedule.step()
+        so_far.step = step + 1
         tick()
         if step % EVERY == EVERY - 1:
             with torch.no_grad():
-                now = float(loss(matcher(held_out.graph), held_out))
-            if now < best:
-                best, best_state = now, copy.deepcopy(matcher.state_dict())
-    matcher.load_state_dict(best_state)
+                so_far.better(float(loss(matcher(held_out.graph), held_out)), matcher)
+            if checkpoint:
+                checkpoint.save(matcher, optimizer, schedule, so_far)
+    matcher.load_state_dict(so_far.best_state)
     return matcher.eval()
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import torch
 
+from examples.mtmc.atomic import replaced
 from examples.mtmc.matching.calibration import Calibration
 from examples.mtmc.matching.matcher import Matcher
 
@@ -17,11 +17,10 @@ def save_matcher(path: Path, state: dict[str, torch.Tensor], threshold: float, c
     """Write the weights with the threshold and calibration that belong to them; whole or not at all."""
     from safetensors.torch import save_file
 
-    draft = path.with_name(f".{path.name}.part")
     numbers = {"threshold": threshold, "temperature": calibration.temperature, "offset": calibration.offset}
     described = {name: repr(float(value)) for name, value in numbers.items()}
-    save_file({name: value.contiguous() for name, value in state.items()}, draft, described)
-    os.replace(draft, path)
+    with replaced(path) as draft:
+        save_file({name: value.contiguous() for name, value in state.items()}, draft, described)
 
 
 def load_matcher(path: Path = DEFAULT) -> tuple[Matcher, float]:
