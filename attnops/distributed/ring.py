@@ -69,7 +69,7 @@ class Ring:
         visit = self.visits[source]
         assert visit is not None
         bias, score, coords = self.bias, self.score, None
-        pattern = Causal() if visit.kind == "causal" else None
+        pattern: Pattern | None = Causal() if visit.kind == "causal" else None
         if self.reads_pairs or visit.kind == "some":
             part = Part(self.query_rows[visit.queries], self.key_rows[source][visit.keys])
             bias, score = place_bias(bias, part), place_score(score, part)

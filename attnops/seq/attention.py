@@ -107,7 +107,7 @@ class Attention(nn.Module):
                 key, value, pattern = key[:, :, -self.window :], value[:, :, -self.window :], CAUSAL
             elif keys.window is not None and keys.window <= self.window:
                 pattern = CAUSAL
-        out = attend(
+        out = context.attend(
             query if keys.query_coords is None else as_one_row(query), key, value,
             pattern=context.allowed(pattern, keys),
             bias=bias,
@@ -116,7 +116,7 @@ class Attention(nn.Module):
             coords=None if keys.coords is None else (keys.query_coords or context.query_coords, keys.coords),
             dropout=self.dropout if self.training else 0.0,
         )  # fmt: skip
-        return self.out(out.transpose(1, 2).reshape(batch, count, out.shape[1] * out.shape[3]))  # type: ignore[no-any-return, union-attr]
+        return self.out(out.transpose(1, 2).reshape(batch, count, out.shape[1] * out.shape[3]))  # type: ignore[no-any-return]
 
     def project(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Query `[B, H, N, D]`, key and value `[B, Hkv, N, D]`, normed and turned."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,6 +12,7 @@ from torch import Tensor
 from attnops.biases.base import Bias
 from attnops.biases.rotary import Rotary
 from attnops.coords import Coords, is_concrete
+from attnops.operator import attend
 from attnops.patterns.base import Pattern
 from attnops.patterns.blocks import BlockMask, GlobalTokens, Mask
 from attnops.patterns.edges import Edges
@@ -56,6 +58,7 @@ class Context:
         real: which of the new tokens are no padding, bool `[B, N]`; None where all are.
         bias: the relative bias that layers share (T5).
         memory, memory_padding: an encoder's output, which cross-attention reads.
+        attend: what self-attention calls; another one where the sequence is divided over processes.
     """
 
     position: Tensor
@@ -66,6 +69,7 @@ class Context:
     bias: Bias | None = None
     memory: Tensor | None = None
     memory_padding: Padding | None = None
+    attend: Callable[..., Any] = attend
     _waves: list[tuple[object, tuple[Tensor, Tensor]]] = field(default_factory=list)
     _allowed: list[tuple[Pattern | None, Keys, Pattern | None]] = field(default_factory=list)
 

@@ -10,7 +10,7 @@ from attnops.biases.relative import RelativeBias
 from attnops.seq.block import Block
 from attnops.seq.cache import Cache
 from attnops.seq.config import TransformerConfig
-from attnops.seq.context import read_context
+from attnops.seq.context import Context, read_context
 from attnops.seq.embeddings import Embeddings
 from attnops.seq.initialise import initialise
 from attnops.seq.norms import make_norm
@@ -55,6 +55,7 @@ class Decoder(nn.Module):
         cache: Cache | None = None,
         *,
         segments: Tensor | None = None,
+        context: Context | None = None,
     ) -> Tensor:
         """Logits `[B, N, V]` of the token after each of `ids [B, N]`.
 
@@ -62,8 +63,10 @@ class Decoder(nn.Module):
             attention_mask: `[B, N]`, 1 = real, 0 = padding, on either side; with a cache also `[B, length + N]`.
             cache: keys and values of the tokens before `ids`; it takes in those of `ids`.
             segments: `[B, N]`, the document of each token of a packed row; documents do not see one another.
+            context: in place of all these, where the tokens stand, as `attnops.distributed.shard_inputs` gives it.
         """
-        return self.head(self.hidden(ids, attention_mask, cache, segments=segments), self.embeddings.token.weight)  # type: ignore[no-any-return]
+        x = self.hidden(ids, attention_mask, cache, segments=segments, context=context)
+        return self.head(x, self.embeddings.token.weight)  # type: ignore[no-any-return]
 
     def hidden(
         self,
@@ -72,9 +75,11 @@ class Decoder(nn.Module):
         cache: Cache | None = None,
         *,
         segments: Tensor | None = None,
+        context: Context | None = None,
     ) -> Tensor:
         """What the head reads, `[B, N, dim]`."""
-        context = read_context(ids, attention_mask, cache, segments)
+        if context is None:
+            context = read_context(ids, attention_mask, cache, segments)
         context.bias = self.relative
         x = self.embeddings(ids, context.position)
         for block in self.blocks:

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from attnops.biases.relative import RelativeBias
 from attnops.seq.block import Block
 from attnops.seq.config import TransformerConfig
-from attnops.seq.context import read_context
+from attnops.seq.context import Context, read_context
 from attnops.seq.embeddings import Embeddings
 from attnops.seq.initialise import initialise
 from attnops.seq.norms import make_norm
@@ -51,6 +51,7 @@ class Encoder(nn.Module):
         *,
         segments: Tensor | None = None,
         types: Tensor | None = None,
+        context: Context | None = None,
     ) -> Tensor:
         """Hidden vectors `[B, N, dim]` of `ids [B, N]`.
 
@@ -58,8 +59,11 @@ class Encoder(nn.Module):
             attention_mask: `[B, N]`, 1 = real, 0 = padding, on either side.
             segments: `[B, N]`, the document of each token of a packed row; documents do not see one another.
             types: `[B, N]`, the sentence of each token, where the config has `token_types`.
+            context: in place of mask and segments, where the tokens stand, as `attnops.distributed.shard_inputs` gives
+                it.
         """
-        context = read_context(ids, attention_mask, segments=segments)
+        if context is None:
+            context = read_context(ids, attention_mask, segments=segments)
         context.bias = self.relative
         x = self.embeddings(ids, context.position, types)
         for block in self.blocks:

@@ -13,7 +13,6 @@ from attnops.biases.base import Bias
 from attnops.biases.rotary import turn_by
 from attnops.biases.sink import Sink
 from attnops.checks import require_positive
-from attnops.operator import attend
 from attnops.patterns.base import Pattern
 from attnops.scores.dot import DotProduct
 from attnops.seq.attention import as_one_row, reads_positions_alone
@@ -169,7 +168,7 @@ class LatentAttention(nn.Module):
         return absorbed < expanded
 
     def _attend(self, query: Tensor, key: Tensor, value: Tensor, keys: Keys, context: Context) -> Tensor:
-        return attend(
+        return context.attend(  # type: ignore[no-any-return]
             query, key, value,
             pattern=context.allowed(self.pattern, keys),
             bias=self._prior(context),
@@ -177,7 +176,7 @@ class LatentAttention(nn.Module):
             scale=self.scale,
             coords=None if keys.coords is None else (keys.query_coords or context.query_coords, keys.coords),
             dropout=self.dropout if self.training else 0.0,
-        )  # type: ignore[return-value]  # fmt: skip
+        )  # fmt: skip
 
     def _prior(self, context: Context) -> Bias | None:
         late = self.rotary if self.rotary is not None and self.rotary.depends_on_length else None
