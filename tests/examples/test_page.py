@@ -187,7 +187,7 @@ def test_the_page_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monk
 def test_words_from_data_are_escaped_wherever_they_stand() -> None:
     text = page(view(("a", HOSTILE), people=3, words=HOSTILE))
     own = text.replace(text[text.index("<script>") : text.rindex("</script>")], "")  # less the page's own scripts
-    assert "<img" not in own and "<b>&amp;" not in own and "hit'</script>" not in own
+    assert "<img" not in own and "<b>" not in own and "=1</script>" not in own
     assert own.count("<script") == 1 and own.count("&lt;img src=x") >= 8
     assert len(set(re.findall(r'\bid="([^"]+)"', own))) == len(re.findall(r'\bid="([^"]+)"', own))
 

@@ -42,13 +42,13 @@ def opened(browser: Any, path: Path, size: tuple[int, int] = LAPTOP) -> Iterator
     """The page once it is drawn; at the end nothing must have been said on the console or asked of a network."""
     context = browser.new_context(viewport={"width": size[0], "height": size[1]}, reduced_motion="reduce")
     page, said, asked = context.new_page(), [], []
-    page.set_default_timeout(5000)
+    page.set_default_timeout(20_000)
     page.on("console", lambda message: said.append(message.text))
     page.on("pageerror", lambda error: said.append(str(error)))
     page.on("dialog", lambda dialog: (said.append(f"dialog {dialog.message}"), dialog.dismiss()))
     page.on("request", lambda request: asked.append(request.url))
-    page.goto(path.as_uri())
-    page.locator("html[data-drawn=true]").wait_for(state="attached", timeout=20_000)
+    page.goto(path.as_uri(), timeout=60_000)
+    page.locator("html[data-drawn=true]").wait_for(state="attached", timeout=60_000)
     yield page
     assert said == [] and asked == [path.as_uri()]
     context.close()

@@ -15,7 +15,7 @@ from examples.mtmc.page.page import View, delays_by_link, true_identities
 from examples.mtmc.page.table import Section, Table
 from examples.mtmc.recordings.tracklets import Recording, Tracklet
 
-HOSTILE = "</script><script>document.title='hit'</script><img src=x onerror=\"document.title='hit'\">'%{x}$\\<b>&amp;"
+HOSTILE = "<b>&lt;<a href='javascript:0'></script><script>document.title=1</script><img src=x onerror=\"f()\">%{x}$\\"
 
 
 def network(names: tuple[str, ...], placed: bool = True) -> Network:
