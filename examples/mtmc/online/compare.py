@@ -25,21 +25,21 @@ def online_identities(
     ``network`` may believe other than the recording's own. A tracklet's look is taken to be known from its first box.
     """
     identity, decisions = play(recording, OnlineTracker(network, matcher, tau, latency))
-    return follow_aliases(identity, decisions) if aliases else identity
+    return (follow_aliases(identity, decisions) if aliases else identity) - 1
 
 
 def play(recording: Recording, tracker: OnlineTracker, rows: int = ROWS) -> tuple[NDArray[np.int64], list[Decision]]:
-    """The identity of every tracklet by the tracker's own numbers less one, and all that it said."""
+    """The identity of every tracklet, counted from 1 as the tracker does, and all that it said."""
     decisions: list[Decision] = []
     for chunk in chunks_of(recording, rows):
         tracker.push(chunk)
         decisions += tracker.decided()
     tracker.finish()
     decisions += tracker.decided()
-    identity = np.full(len(recording.tracklets), -1, dtype=np.int64)
+    identity = np.zeros(len(recording.tracklets), dtype=np.int64)
     for decision in decisions:
         if decision.kind == "identity" and decision.part == 0:  # of an id that was long out of sight, its first part
-            identity[decision.id] = decision.identity - 1
+            identity[decision.id] = decision.identity
     return identity, decisions
 
 

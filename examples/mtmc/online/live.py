@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
+from examples.mtmc.matching.slots import KINDS, kind_of
 from examples.mtmc.network.network import Link, Network
 from examples.mtmc.recordings.tracklets import Tracklet
 
@@ -19,7 +20,8 @@ class Live:
     """One tracklet: its rows so far, what was decided about it, and whether it may still go on."""
 
     __slots__ = (
-        "camera", "count", "deadline", "ended", "first_of", "id", "last_frame", "look_sum", "looked", "part", "person",
+        "before", "camera", "count", "deadline",
+        "ended", "first_of", "id", "last_frame", "look_sum", "looked", "part", "person",
         "placed", "rows", "taken", "time_in", "time_out", "whole",
     )  # fmt: skip
 
@@ -32,7 +34,8 @@ class Live:
         self.look_sum: NDArray[np.float64] | None = None  # of ``looked`` embeddings
         self.looked = 0
         self.person: Person | None = None  # once decided
-        self.taken = False  # another tracklet follows it
+        self.taken: set[str] = set()  # slots (``Memory.slot``) in which another tracklet follows it
+        self.before: list[Live] = []  # whom it follows; nobody remembers more than two generations
         self.ended = False
         self.first_of: Person | None = None  # the identity that it began, while that may yet turn out to be older
         self.whole: Tracklet | None = None  # once ended
@@ -130,11 +133,16 @@ class Memory:
     """Tracklets of one camera that others may follow: those in view, and those that ended within its windows."""
 
     def __init__(self, links: list[Link]) -> None:
+        self.slots = {slot_of(x) for x in links}
         self.horizon = max((x.window[1] for x in links), default=0.0)
         self.enter = any(x.measure == "enter" for x in links)
         self.view: dict[int, Live] = {}
         self.ended: list[Live] = []  # in order of their ends
         self.last_of: dict[int, Live] = {}  # the last tracklet of every id not yet forgotten
+
+    def spent(self, tracklet: Live) -> bool:
+        """Whether nobody can follow it any more."""
+        return self.slots <= tracklet.taken
 
     def remember(self, tracklet: Live) -> None:
         """It ended."""
@@ -145,17 +153,22 @@ class Memory:
         for t in self.ended[bisect_left(self.ended, low, key=_time_out) :]:
             if t.time_out > high and not entering:
                 break
-            if not t.taken and (not entering or low <= t.time_in <= high):
+            if not self.spent(t) and (not entering or low <= t.time_in <= high):
                 yield t
         for t in self.view.values():
-            if not t.taken and low <= (t.time_in if entering else t.time_out) <= high:
+            if not self.spent(t) and low <= (t.time_in if entering else t.time_out) <= high:
                 yield t
 
     def forget(self, before: float) -> None:
         """Those whose windows have closed, and those that were taken, are of no more use."""
-        self.ended = [t for t in self.ended[bisect_left(self.ended, before, key=_time_out) :] if not t.taken]
+        self.ended = [t for t in self.ended[bisect_left(self.ended, before, key=_time_out) :] if not self.spent(t)]
         before = min(before, before + self.horizon - REUSE)
         self.last_of = {id: t for id, t in self.last_of.items() if not t.ended or t.time_out >= before}
+
+
+def slot_of(link: Link) -> str:
+    """The slot that a follower along a link takes: one for what comes in sequence, one for each overlapping camera."""
+    return link.target if KINDS[kind_of(link)] == "overlap" else ""
 
 
 def _time_out(tracklet: Live) -> float:

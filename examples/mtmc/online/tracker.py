@@ -10,6 +10,7 @@ come may win. What is decided is final.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -17,12 +18,13 @@ from numpy.typing import NDArray
 
 from examples.mtmc.matching.associate import Identities, associate
 from examples.mtmc.matching.candidates import Candidates, candidates
+from examples.mtmc.matching.companions import TOGETHER
 from examples.mtmc.matching.matcher import Matcher
 from examples.mtmc.matching.methods import match, scene
 from examples.mtmc.network.network import Network
 from examples.mtmc.online.arrivals import Arrivals
 from examples.mtmc.online.decisions import Decision
-from examples.mtmc.online.live import Body, Live, Memory, Person
+from examples.mtmc.online.live import Body, Live, Memory, Person, slot_of
 from examples.mtmc.recordings.chunk import Chunk
 from examples.mtmc.recordings.cleaning import DUPLICATE, LATE, SILENT, Log
 from examples.mtmc.recordings.tracklets import Recording
@@ -69,6 +71,8 @@ class OnlineTracker:
         self._silent: set[str] = set()
         self._into = {name: [x for x in network.links if x.target == name] for name in self._names}
         self._memory = {name: Memory([x for x in network.links if x.source == name]) for name in self._names}
+        self._slots = [slot_of(link) for link in network.links]
+        self.recent: list[Live] = []  # decided lately: companions of those who are not
         self._arrivals = Arrivals(network)
         self._decisions: list[Decision] = []
         self._closed: list[Live] = []
@@ -210,7 +214,7 @@ class OnlineTracker:
         del memory.view[tracklet.id]
         tracklet.end(self.network)
         self._arrivals.end(tracklet)
-        if not tracklet.taken:
+        if not memory.spent(tracklet):
             memory.remember(tracklet)
         if tracklet.first_of is not None:
             self.doubted.append(tracklet)
@@ -257,30 +261,27 @@ class OnlineTracker:
                 self._end(tracklet)
         due = [t for t in self.undecided if t.deadline < until or self.ended]
         doubted, self.doubted = [t for t in self.doubted if t.first_of is not None], []
-        nodes, joins, gain_of = self._assign([*self.undecided, *doubted])
-        before = {target: source for source, target in joins}
-        place = {t: n for n, t in enumerate(nodes)}
+        joins = self._assign([*self.undecided, *doubted])
         for tracklet in sorted(due, key=lambda t: t.order):
-            self._settle(place[tracklet], nodes, before, gain_of)
+            self._settle(tracklet, joins)
         for tracklet in doubted:
-            source = before.get(place[tracklet])
-            if source is not None and nodes[source].person is not None:
-                self._alias(tracklet, nodes[source], gain_of[source, place[tracklet]])
+            for join in joins.get(tracklet, []):
+                if join.earlier.person is not None:
+                    self._follow(tracklet, join)
             tracklet.first_of = None
         self.undecided = [t for t in self.undecided if t.person is None]
+        oldest = min((t.time_in for t in self.undecided), default=self.time)
+        self.recent = [t for t in [*self.recent, *due] if t.time_in >= oldest - TOGETHER]
 
-    def _assign(self, asked: list[Live]) -> tuple[list[Live], list[tuple[int, int]], dict[tuple[int, int], float]]:
-        """The tracklets that play a part, in order, and (earlier, later) pairs of them that belong together."""
-        nodes = sorted({*asked, *self._sources(asked)}, key=lambda t: t.order)
+    def _assign(self, asked: list[Live]) -> dict[Live, list[Join]]:
+        """For those who follow somebody: whom, the best first."""
+        sources = list(self._sources(asked))
+        others = [*sources, *self.recent]
+        nodes = sorted({*asked, *others, *(b for t in others for b in t.before)}, key=lambda t: t.order)
         recording = Recording(self.network, [t.tracklet(self.network) for t in nodes])
-        is_asked = set(asked)
-        may_follow = np.array([t in is_asked for t in nodes], dtype=bool)
-        free = np.array([not t.taken for t in nodes], dtype=bool)
-        pairs = candidates(recording)
-        kept = may_follow[pairs.target] & free[pairs.source]
-        pairs = Candidates(pairs.source[kept], pairs.target[kept], pairs.link[kept], pairs.delay[kept])
-        if not len(pairs):
-            return nodes, [], {}
+        pairs, may_join = self._pairs(nodes, set(asked), candidates(recording))
+        if not may_join.any():
+            return {}
         rates = self._arrivals.rates(nodes, np.inf if self.ended else self.time)
         looks = self._arrivals.looks_of(nodes, self._view(), self.ended)
         given = scene(recording, self.network, pairs=pairs, looks=looks, rates=rates)
@@ -290,11 +291,30 @@ class OnlineTracker:
         else:
             gain = match(self.matcher, given).gain.double().numpy() - self.tau
         chains = Chains(nodes, [self._spans(t) for t in nodes])
-        associate(recording, pairs.source, pairs.target, gain, chains)
-        gain_of = {
-            (a, b): g for a, b, g in zip(pairs.source.tolist(), pairs.target.tolist(), gain.tolist(), strict=True)
-        }
-        return nodes, chains.joins, gain_of
+        associate(recording, pairs.source[may_join], pairs.target[may_join], gain[may_join], chains)
+        place = {(a, b): n for n, (a, b) in enumerate(zip(pairs.source.tolist(), pairs.target.tolist(), strict=True))}
+        joins: dict[Live, list[Join]] = {}
+        for a, b in chains.joins:
+            n = place[a, b]
+            slot = self._slots[int(pairs.link[n])]
+            joins.setdefault(nodes[b], []).append(Join(nodes[a], slot, float(gain[n])))
+        return {target: sorted(found, key=lambda join: -join.score) for target, found in joins.items()}
+
+    def _pairs(self, nodes: list[Live], asked: set[Live], pairs: Candidates) -> tuple[Candidates, NDArray[np.bool_]]:
+        """What is asked about, those candidates whose slots are free; and what was decided lately, to learn from."""
+        source, target, link = (x.tolist() for x in (pairs.source, pairs.target, pairs.link))
+        is_asked = [t in asked for t in nodes]
+        kept, may_join = [], []
+        for n, (a, b, k) in enumerate(zip(source, target, link, strict=True)):
+            if is_asked[b] and self._slots[k] not in nodes[a].taken:
+                kept.append(n)
+                may_join.append(True)
+            elif nodes[b].before and nodes[a] in nodes[b].before:
+                kept.append(n)
+                may_join.append(False)
+        own = np.array(kept, dtype=np.int64)
+        chosen = Candidates(pairs.source[own], pairs.target[own], pairs.link[own], pairs.delay[own])
+        return chosen, np.array(may_join, dtype=bool)
 
     def _sources(self, asked: list[Live]) -> Iterable[Live]:
         """Whom the windows let them follow: a little more, since a camera is asked once for all."""
@@ -312,57 +332,76 @@ class OnlineTracker:
             return tracklet.person.body.spans(self._index)
         return [(self._index[tracklet.camera], tracklet.time_in, tracklet.time_out if tracklet.ended else np.inf)]
 
-    def _settle(self, n: int, nodes: list[Live], before: dict[int, int], gain_of: dict[tuple[int, int], float]) -> None:
-        """Decide a tracklet, and first whoever it follows where that is not decided."""
-        chain = [n]
-        while chain[-1] in before and nodes[before[chain[-1]]].person is None:
-            chain.append(before[chain[-1]])
-        for n in reversed(chain):
-            tracklet = nodes[n]
-            if tracklet.person is not None:
+    def _settle(self, tracklet: Live, joins: dict[Live, list[Join]]) -> None:
+        """Decide a tracklet, and first whomever it follows where they are not decided."""
+        waiting = [tracklet]
+        while waiting:
+            now = waiting[-1]
+            missing = [x.earlier for x in joins.get(now, []) if x.earlier.person is None and x.earlier not in waiting]
+            if now.person is None and missing:
+                waiting += missing
                 continue
-            source = before.get(n)
-            if source is None:
-                self.number += 1
-                person, earlier, score = Person(self.number), None, None
-                if not tracklet.ended:
-                    tracklet.first_of = person  # there is more to see of it
-            else:
-                earlier, score = nodes[source], gain_of[source, n]
-                assert earlier.person is not None
-                person, earlier.taken = earlier.person, True
-            tracklet.person = person
-            person.body.tracklets.append(tracklet)
-            if tracklet.ended:
-                self._closed.append(tracklet)
-            self._tell("identity", tracklet, earlier, person.number, score)
+            waiting.pop()
+            if now.person is None:
+                self._name(now, joins.get(now, []))
 
-    def _alias(self, tracklet: Live, earlier: Live, score: float) -> None:
-        """The identity that a tracklet began is one that was there before."""
-        own, older = tracklet.person, earlier.person
-        assert own is not None and older is not None
-        earlier.taken = True
-        own.body.swallow(older.body)
-        self._tell("alias", tracklet, earlier, older.number, score)
+    def _name(self, tracklet: Live, joins: list[Join]) -> None:
+        """Its identity: that of the one whom it follows most surely, or a new one."""
+        if joins:
+            best = joins[0].earlier
+            assert best.person is not None
+            tracklet.person = best.person
+        else:
+            self.number += 1
+            tracklet.person = Person(self.number)
+            if not tracklet.ended:
+                tracklet.first_of = tracklet.person  # there is more to see of it
+        tracklet.person.body.tracklets.append(tracklet)
+        if tracklet.ended:
+            self._closed.append(tracklet)
+        self._tell("identity", tracklet, joins[0] if joins else None, tracklet.person)
+        for join in joins:
+            self._follow(tracklet, join)
 
-    def _tell(self, kind: str, tracklet: Live, earlier: Live | None, number: int, score: float | None) -> None:
+    def _follow(self, tracklet: Live, join: Join) -> None:
+        """It follows somebody; where that one's identity is another, both are one."""
+        own, other = tracklet.person, join.earlier.person
+        assert own is not None and other is not None
+        join.earlier.taken.add(join.slot)
+        tracklet.before.append(join.earlier)
+        for grandparent in join.earlier.before:
+            grandparent.before = []
+        if own.body is not other.body:
+            own.body.swallow(other.body)
+            self._tell("alias", tracklet, join, other)
+
+    def _tell(self, kind: str, tracklet: Live, join: Join | None, person: Person) -> None:
         assert tracklet.person is not None
         self._decisions.append(
             Decision(
                 kind,
                 self.time,
-                number,
+                person.number,
                 tracklet.camera,
                 tracklet.id,
                 tracklet.part,
                 tracklet.time_in,
-                after_camera=None if earlier is None else earlier.camera,
-                after_id=None if earlier is None else earlier.id,
-                after_part=None if earlier is None else earlier.part,
-                score=score,
+                after_camera=None if join is None else join.earlier.camera,
+                after_id=None if join is None else join.earlier.id,
+                after_part=None if join is None else join.earlier.part,
+                score=None if join is None else join.score,
                 alias_of=tracklet.person.number if kind == "alias" else None,
             )
         )
+
+
+@dataclass(frozen=True)
+class Join:
+    """Somebody to follow, in which of his slots, and by what log-odds less the threshold."""
+
+    earlier: Live
+    slot: str
+    score: float
 
 
 class Chains(Identities):
