@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect
+from functools import cache
+from itertools import accumulate
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -14,7 +18,7 @@ COLOURS = {
     "gold": 0.01, "teal": 0.01, "orange": 0.01, "yellow": 0.01,
 }  # fmt: skip
 MODELS, MODELS_PER_MAKE, MODEL_SKEW, MODEL_FLOOR = 130, 4, 1.0, 4.0
-MISREAD = 0.0128  # of single attributes, so that colour and make of two readings differ in 5 % of the cases
+MISREAD = 0.0142  # of single attributes, so that colour and make of two readings differ in 5 % of the cases
 OWN = 0.35  # how much of a look is a person's own where colour, make and model are shared
 PIECE_NOISE = 0.35
 Attributes = tuple[str, str, str]
@@ -26,36 +30,41 @@ class Looks:
     Who shares colour, make and model with another shares most of the look as well.
     """
 
-    def __init__(self, cameras: np.random.Generator, names: list[str], preset: Preset) -> None:
+    def __init__(
+        self, cameras: np.random.Generator, names: list[str], preset: Preset, attributes: dict[int, Attributes]
+    ) -> None:
         self.noise = preset.view_noise
         self.shift = {name: preset.camera_shift * cameras.normal(size=DIMS) for name in names}
-        share = 1 / (np.arange(MODELS) + MODEL_FLOOR) ** MODEL_SKEW
-        self.model_bounds = np.cumsum(share / share.sum())
-        self.colours, self.colour_bounds = list(COLOURS), np.cumsum(list(COLOURS.values()))
         self.types: dict[Attributes, NDArray[np.float64]] = {}
         self.people: dict[int, NDArray[np.float64]] = {}
-        self.attributes: dict[int, Attributes] = {}
-
-    def draw(self, rng: np.random.Generator) -> Attributes:
-        """Colour, make and model of somebody."""
-        colour, model = (
-            min(int(np.searchsorted(bounds, at, "right")), len(bounds) - 1)
-            for bounds, at in zip((self.colour_bounds, self.model_bounds), rng.random(2).tolist(), strict=True)
-        )
-        return self.colours[colour], f"make {model % (MODELS // MODELS_PER_MAKE) + 1}", f"model {model + 1}"
+        self.attributes = attributes
 
     def of(self, rng: np.random.Generator, identity: int) -> NDArray[np.float64]:
         """The look of one person, the same in every camera; drawn when first asked for."""
         if identity not in self.people:
-            attributes = self.attributes[identity] = self.draw(rng)
+            attributes = self.attributes[identity]
             if attributes not in self.types:
                 self.types[attributes] = rng.normal(size=DIMS)
             own = rng.normal(size=DIMS)
             self.people[identity] = np.sqrt(1 - OWN**2) * self.types[attributes] + OWN * own
         return self.people[identity]
 
-    def read(self, rng: np.random.Generator, attributes: Attributes) -> Attributes:
-        """The attributes as one reads them off a tracklet: each is wrong now and then."""
-        other = self.draw(rng)
-        colour, make, model = (o if rng.random() < MISREAD else a for a, o in zip(attributes, other, strict=True))
-        return colour, make, model
+
+def drawn(rng: np.random.Generator) -> Attributes:
+    """Colour, make and model of somebody."""
+    model = bisect(_model_bounds(MODELS), rng.random())
+    colour = list(COLOURS)[bisect(list(accumulate(COLOURS.values())), rng.random() * sum(COLOURS.values()))]
+    return colour, f"make {model // MODELS_PER_MAKE + 1}", f"model {model + 1}"
+
+
+@cache
+def _model_bounds(models: int) -> list[float]:
+    share = 1 / (np.arange(models) + MODEL_FLOOR) ** MODEL_SKEW
+    bounds: list[float] = (share.cumsum() / share.sum())[:-1].tolist()
+    return bounds
+
+
+def read(rng: np.random.Generator, attributes: Attributes) -> Attributes:
+    """The attributes as one reads them off a tracklet: each is wrong now and then."""
+    colour, make, model = (o if rng.random() < MISREAD else a for a, o in zip(attributes, drawn(rng), strict=True))
+    return colour, make, model

@@ -41,8 +41,8 @@ class Row:
 
 
 ROWS = {
-    "identities": Row("people seen in one recording (40 minutes)", "–", 300, 600),
-    "tracklets": Row("tracklets of one recording", "–"),
+    "identities": Row("people seen in 40 minutes", "–", 300, 600),
+    "tracklets": Row("tracklets of a recording", "–"),
     "linked": Row("share of camera pairs that are linked, a city of 23 cameras", "0.14 (36 of 253)", 0.13, 0.155),
     "linked_town": Row("the same in the town, 8 cameras", "–"),
     "window_quartile": Row("hand-set window, frames: lower quartile", "108", 95, 121),
@@ -60,7 +60,7 @@ ROWS = {
     "leaving": Row("share of those who set out that never arrive", "0.18", 0.15, 0.21),
     "leaving_least": Row("the same, least of a link", "0.10", 0.06, 0.15),
     "leaving_most": Row("the same, most of a link", "0.25", 0.20, 0.32),
-    "rivals": Row("tracklets in the window, the true one included: mean", "3.2 and 6.6", 3.2, 6.6),
+    "rivals": Row("tracklets in the window, the true one included: mean", "3.2 and 6.6", 3, 7),
     "rivals_most": Row("the same: 90th percentile", "14", 10, 16),
     "rivals_dwell": Row("the same past the shop: mean", "–"),
     "overtaking": Row(f"pairs out of order, of a link's {SHEET} passages", "0.006 to 0.027", 0.006, 0.027),
@@ -90,7 +90,7 @@ def measure(*worlds: World) -> dict[str, float]:
     people = sum(shares.values())
     recordings = [world.recording for world in worlds if world.recording.tracklets]
     figures = {
-        "identities": _mean([len(own) for own, world in zip(seen, worlds, strict=True) if world.recording.tracklets]),
+        "identities": 40 * people / sum(world.minutes for world in worlds),
         "tracklets": _mean([len(r.tracklets) for r in recordings]),
         "linked": _linked([(x.source, x.target) for x in city_network(23).links], 23),
         "linked_town": _linked([(x.source, x.target) for x in worlds[0].recording.network.links], len(town.POSITIONS)),
@@ -211,8 +211,6 @@ def _sheets(worlds: tuple[World, ...]) -> dict[str, float]:
                     continue
                 later = np.triu(np.ones((len(came), len(came)), dtype=bool), 1)
                 inverted.append(float((came[:, None] > came)[later].mean()))
-                if not world.attributes:
-                    continue
                 looks = [world.attributes[row[2]] for row in sheet]
                 count = Counter(looks)
                 alike.append(float(np.mean([count[look] > 1 for look in looks])))

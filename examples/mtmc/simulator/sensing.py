@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from examples.mtmc.network.network import Network
 from examples.mtmc.network.zones import zones_of
 from examples.mtmc.recordings.tracklets import Dropped, Track, Tracklet
-from examples.mtmc.simulator.looks import DIMS, PIECE_NOISE, Looks
+from examples.mtmc.simulator.looks import DIMS, PIECE_NOISE, Looks, drawn, read
 from examples.mtmc.simulator.town import Preset
 
 GAP = (0.6, 3.0)  # seconds lost at each break
@@ -168,5 +168,5 @@ def _tracklet(
         time_out=float(seconds[1]),
         embedding=look / np.linalg.norm(look),
         truth=main if main >= 0 else None,
-        attributes=looks.read(rng, looks.attributes[main] if main >= 0 else looks.draw(rng)),
+        attributes=read(rng, looks.attributes[main] if main >= 0 else drawn(rng)),
     )

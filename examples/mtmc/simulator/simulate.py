@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
 from examples.mtmc.recordings.tracklets import Recording
 from examples.mtmc.simulator import town
-from examples.mtmc.simulator.looks import Attributes, Looks
+from examples.mtmc.simulator.looks import Attributes, Looks, drawn
 from examples.mtmc.simulator.pictures import perfect_tracks
 from examples.mtmc.simulator.sensing import see
 from examples.mtmc.simulator.walks import Passage, Visit, walk
@@ -25,6 +25,7 @@ class World:
     visits: list[Visit] = field(default_factory=list)
     passages: list[Passage] = field(default_factory=list)
     attributes: dict[int, Attributes] = field(default_factory=dict)
+    minutes: float = 0.0
 
 
 def simulate(
@@ -48,10 +49,10 @@ def simulate(
     known, how = unseen.recording.network, town.PRESETS[preset]
     cameras, people = np.random.default_rng([seed, 1]), np.random.default_rng([seed, 3, day])
     clock_error = {name: float(cameras.normal(0, how.clock_sd)) for name in town.POSITIONS}
-    looks = Looks(cameras, list(town.POSITIONS), how)
+    looks = Looks(cameras, list(town.POSITIONS), how, unseen.attributes)
     truth = perfect_tracks(people, known, unseen.visits, clock_error, start)
     tracklets, dropped = see(people, known, truth, looks, how)
-    return World(Recording(known, tracklets, truth, dropped), unseen.visits, unseen.passages, looks.attributes)
+    return replace(unseen, recording=Recording(known, tracklets, truth, dropped))
 
 
 def stroll(
@@ -70,4 +71,6 @@ def stroll(
     if not minutes > 0 or not rate > 0:
         raise ValueError(f"minutes and per_minute are {minutes} and {rate}; both must be above 0")
     visits, passages = walk(np.random.default_rng([seed, 2, day]), how, 60 * minutes, rate, first_id)
-    return World(Recording(town.network(), []), visits, passages)
+    faces = np.random.default_rng([seed, 4, day])
+    attributes = {identity: drawn(faces) for identity in sorted({visit.identity for visit in visits})}
+    return World(Recording(town.network(), []), visits, passages, attributes, minutes)

@@ -102,7 +102,7 @@ class Preset:
     says: str
     per_minute: float = 9.0  # people who enter the town
     groups: float = 0.35  # the share of people who walk in groups of two to four
-    bursts: float = 0.75  # how uneven arrivals are: sd of their rate over its mean, by the minute
+    bursts: float = 0.80  # how uneven arrivals are: sd of their rate over its mean, by the minute
     view_noise: float = 0.90  # of a look, beside 1 for what is the person's own
     camera_shift: float = 0.5
     breaks: float = 0.75  # fragments: breaks in a visit (Poisson)
@@ -135,7 +135,7 @@ PRESETS = {
         "more people, half of them in groups, in waves; poor pictures; a tracker that often errs; bad clocks",
         per_minute=16.0,
         groups=0.55,
-        bursts=1.4,
+        bursts=1.2,
         view_noise=1.25,
         camera_shift=0.8,
         breaks=0.9,

@@ -73,10 +73,10 @@ def _arrivals(rng: np.random.Generator, preset: Preset, seconds: float, per_minu
     mean_size = float(np.dot(SIZES, SIZE_SHARES))
     several = preset.groups / (preset.groups + mean_size * (1 - preset.groups))  # of groups
     rate = per_minute / 60 / (1 - several + several * mean_size)
-    sd = np.sqrt(np.log1p(preset.bursts**2))
+    shape = 1 / preset.bursts**2
     arrivals: list[tuple[float, int]] = []
     for start in np.arange(-WARM_UP, seconds, STRETCH):
-        own = rate * rng.lognormal(-(sd**2) / 2, sd)
+        own = rate * rng.gamma(shape, 1 / shape)
         times = np.sort(rng.uniform(start, start + STRETCH, rng.poisson(own * STRETCH)))
         size = np.where(rng.random(len(times)) < several, rng.choice(SIZES, len(times), p=SIZE_SHARES), 1)
         arrivals += zip(times.tolist(), size.tolist(), strict=True)
