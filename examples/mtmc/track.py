@@ -5,25 +5,29 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 
+from examples.mtmc.answers import write_answers
 from examples.mtmc.atomic import results
-from examples.mtmc.demo import picture_sections, write_answers
 from examples.mtmc.errors import InputError
-from examples.mtmc.matching.baselines import no_association, oracle
-from examples.mtmc.matching.methods import MEANING, Scene, match, method, scene, threshold
-from examples.mtmc.matching.weights import load_matcher
+from examples.mtmc.judging import Judged, judge
+from examples.mtmc.matching.methods import MEANING, Scene, scene
 from examples.mtmc.network.learn import cross_fitted_prior, learn_links
-from examples.mtmc.network.links_file import dump_network, load_network
-from examples.mtmc.page import figures
-from examples.mtmc.page.report import Section, Table, page
+from examples.mtmc.network.links_file import load_network
+from examples.mtmc.page.page import View, delays_by_link, true_identities, write_page
+from examples.mtmc.page.table import Section, Table
+from examples.mtmc.recordings.cleaning import LOST, Log
 from examples.mtmc.recordings.readers import read
 from examples.mtmc.recordings.tracklets import Recording
 from examples.mtmc.scoring.evaluate import Protocol, evaluate
+from examples.mtmc.scoring.per_link import LinkScore, per_link
 from examples.mtmc.scoring.summary import Scores, mean_and_spread, page_table, screen_table
+from examples.mtmc.thinning import thinned
+
+ORDER = ("none", "fifo", "hungarian", "prior", "gatv2_bias", "oracle")
 
 
 @dataclass(frozen=True)
@@ -35,151 +39,192 @@ class Options:
     least: int = 1
     miss: float = 0.0  # a share of boxes taken out at random before tracking
     protocol: Protocol = field(default_factory=Protocol)
+    weights: Path | None = None  # of the matcher; None: those that come with the example
+    tolerant: bool = False  # leave faulty rows out and count them, instead of stopping at the first
 
 
-def run_track(data: Path, format: str, links: Path, out: Path, options: Options, console: Console) -> Path:
-    """Track a folder and return the path of the report."""
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """By the asked protocol and by the other of AI City's two, and link by link."""
+
+    scores: Scores
+    other: Scores
+    links: list[LinkScore]
+
+
+def run_track(data: Path, format: str, links: Path, out: Path, options: Options, console: Console) -> dict[str, Any]:
+    """Track a folder and return what ``summary.json`` holds."""
     with console.status("reading"):
-        network = load_network(links)
-        recording = read(data, format, network, options.least)
+        recording = _read(data, format, links, options)
+    with console.status("scoring and associating"):
+        given, notes, training = _prepare(recording, options)
+        judged = judge(given, training, options.weights)
+    notes += judged.notes
+    scored = None
+    if recording.truth:
+        with console.status("evaluating"):
+            scored = _scored(given, judged, options)
+    with results(out) as draft, console.status("drawing and writing"):
+        summary = _write(draft, given, judged, scored, notes, options)
+    for note in notes:
+        console.print(f"Note: {note}", soft_wrap=True)
+    if scored:
+        _print(scored, judged, options, f"{len(_counted(given, options))} tracklets of {data}", console)
+    if summary["left_out"]:
+        console.print(f"Left out: {summary['left_out']} rows or tracklets; see dropped.log", soft_wrap=True)
+    console.print(
+        f"{summary['tracklets']} tracklets, {summary['identities']} identities. Report: {out / 'report.html'}",
+        soft_wrap=True,
+    )
+    return summary
+
+
+def _read(data: Path, format: str, links: Path, options: Options) -> Recording:
+    recording = read(data, format, load_network(links), options.least, Log(strict=not options.tolerant))
     if options.miss:
         recording = thinned(recording, options.miss)
     if not recording.tracklets:
         raise InputError(data, None, f"no tracklet of at least {options.least} boxes", "at least one")
-    if (options.cross_fit or options.learn_until is not None) and not any(
-        t.truth is not None for t in recording.tracklets
-    ):
+    known = any(t.truth is not None for t in recording.tracklets)
+    if (options.cross_fit or options.learn_until is not None) and not known:
         raise InputError(data, None, "no true identities", "ground truth to learn from (--learn-until, --cross-fit)")
-    with console.status("scoring and associating"):
-        answer = _track(recording, options)
-    for note in answer.notes:
-        console.print(f"Note: {note}", soft_wrap=True)
-    scores: Scores = {}
-    if recording.truth:
-        with console.status("evaluating"):
-            scores = mean_and_spread([_scores(answer, options)])
-    with results(out) as draft:
-        with console.status("drawing and writing"):
-            _write(draft, answer, scores, options)
-    if scores:
-        console.print(screen_table(scores, 1, f"{len(answer.scored)} tracklets of {data}"))
-        console.print(f"Protocol: {options.protocol}")
-    count = len(set(answer.identity.tolist()))
-    console.print(
-        f"{len(recording.tracklets)} tracklets, {count} identities. Report: {out / 'report.html'}", soft_wrap=True
-    )
-    return out / "report.html"
+    return recording
 
 
-@dataclass(frozen=True, eq=False)
-class Answer:
-    """Identities of all tracklets, why, and which tracklets are scored."""
-
-    given: Scene
-    row: str
-    identity: NDArray[np.int64]
-    gain: NDArray[np.float64]
-    bias: NDArray[np.float64]
-    scored: list[int]
-    others: dict[str, NDArray[np.int64]]
-    start: float
-    notes: list[str]
-
-
-def _track(recording: Recording, options: Options) -> Answer:
-    notes, network, prior = [], recording.network, None
-    start = -np.inf
+def _prepare(recording: Recording, options: Options) -> tuple[Scene, list[str], Scene | None]:
+    """The scene, what to say of it, and the scene to set the threshold by, where some of it is for learning."""
+    notes, network, training = [], recording.network, None
     if options.learn_until is not None:
-        start = options.learn_until
-        network = learn_links(recording.between(-np.inf, start))
-        notes.append(f"links learned from what starts before {start:g} s; what starts later is scored")
+        early = recording.between(-np.inf, options.learn_until)
+        if not any(t.truth is not None for t in early.tracklets):
+            raise InputError(
+                "--learn-until", None, f"{options.learn_until:g} s", "a time after the first true tracklet"
+            )
+        network = learn_links(early)
+        training = scene(early, network)
+        notes.append(f"links learned from what starts before {options.learn_until:g} s; what starts later is scored")
     given = scene(recording, network)
     if options.cross_fit:
-        prior = cross_fitted_prior(recording, given.pairs)
-        given = scene(recording, network, prior)
+        given = scene(recording, network, cross_fitted_prior(recording, given.pairs))
         notes.append("links learned by cross-fitting: no pair is judged by passages of its own identities")
-    matcher, tau = load_matcher()
-    row = "gatv2_bias" if recording.has_embeddings else "prior"
-    if row == "prior":
-        some = any(t.embedding is not None for t in recording.tracklets)
-        missing = "some tracklets have none" if some else "there are none"
-        notes.append(f"no embeddings ({missing}): identities come of travel times and link priors alone")
-        tau = 0.0
+    return given, notes, training
+
+
+def _counted(given: Scene, options: Options) -> list[int]:
+    """The tracklets that are scored."""
+    start = -np.inf if options.learn_until is None else options.learn_until
+    return [n for n, t in enumerate(given.recording.tracklets) if t.time_in >= start]
+
+
+def _scored(given: Scene, judged: Judged, options: Options) -> Scored:
+    recording, counted = given.recording, _counted(given, options)
+    part = Recording(recording.network, [recording.tracklets[n] for n in counted], recording.truth)
     if options.learn_until is not None:
-        training = scene(recording.between(-np.inf, start), network)
-        tau = threshold(row, training, matcher)
-    own = method(row, given, matcher)
-    gain = own.gain - tau
-    bias = (
-        match(matcher, given).bias.double().numpy()
-        if row == "gatv2_bias"
-        else np.log(given.prior.link) + given.prior.travel
+        part.truth = part.between(options.learn_until, np.inf).truth
+    rows = judged.others | {judged.row: judged.identity}
+
+    def by(protocol: Protocol) -> Scores:
+        return mean_and_spread([{r: evaluate(part, rows[r][counted], protocol) for r in ORDER if r in rows}])
+
+    return Scored(
+        by(options.protocol), by(_other(options.protocol)), per_link(recording, judged.identity, scored=counted)
     )
-    others = {"none": no_association(recording), "fifo": _without_prior(given)}
-    if row == "gatv2_bias":
-        appearance = method("hungarian", given)
-        others["hungarian"] = appearance.identities(appearance.gain - 0.3)
-    if any(t.truth is not None for t in recording.tracklets):
-        others["oracle"] = oracle(recording)
-    scored = [n for n, t in enumerate(recording.tracklets) if t.time_in >= start]
-    return Answer(given, row, own.identities(gain), gain, bias, scored, others, start, notes)
 
 
-def _without_prior(given: Scene) -> NDArray[np.int64]:
-    """First in, first out within the windows: what the links file gives without travel times or priors."""
-    fifo = method("fifo", given)
-    return fifo.identities(np.ones_like(fifo.gain))
+def _other(protocol: Protocol) -> Protocol:
+    return replace(protocol, single_camera=not protocol.single_camera)
 
 
-def _scores(answer: Answer, options: Options) -> dict[str, dict[str, float]]:
-    recording = answer.given.recording
-    part = Recording(recording.network, [recording.tracklets[n] for n in answer.scored], recording.truth)
-    if np.isfinite(answer.start):
-        part.truth = part.between(answer.start, np.inf).truth
-    rows = dict(answer.others) | {answer.row: answer.identity}
-    order = ["none", "fifo", "hungarian", "prior", "gatv2_bias", "oracle"]
-    return {row: evaluate(part, rows[row][answer.scored], options.protocol) for row in order if row in rows}
+def _print(scored: Scored, judged: Judged, options: Options, title: str, console: Console) -> None:
+    console.print(screen_table(scored.scores, 1, title))
+    console.print(f"Protocol: {options.protocol}", soft_wrap=True)
+    other = scored.other[judged.row]
+    kept = "dropped from the predictions" if options.protocol.single_camera else "kept"
+    idf1, hota = other["idf1"][0], other["hota"][0]
+    console.print(
+        f"With identities of one camera {kept}, {judged.row} has IDF1 {idf1:.3f}, HOTA {hota:.3f}", soft_wrap=True
+    )
 
 
-def _write(draft: Path, answer: Answer, scores: Scores, options: Options) -> None:
-    given = answer.given
-    write_answers(draft, given, answer.identity, answer.gain, answer.bias)
-    if given.true.any():
-        figures.transits(draft / "transits.png", given.recording, given.pairs, given.true, given.network)
-    (draft / "links.yaml").write_text(dump_network(given.network), encoding="utf-8")
-    cameras = [
-        [name, str(sum(t.camera == name for t in given.recording.tracklets)), f"{camera.fps:g}"]
-        for name, camera in given.network.cameras.items()
-    ]
-    table = [page_table(scores, 1, str(options.protocol))] if scores else []
-    count = len(set(answer.identity.tolist()))
-    head = f"{len(given.recording.tracklets)} tracklets, {count} identities, by {MEANING[answer.row]}."
-    sections = [
-        Section("Result", [head, *answer.notes], table),
-        *picture_sections(draft, "from the middle of the recording"),
-        Section("Cameras", tables=[Table("as read", ["camera", "tracklets", "fps"], cameras)]),
-        Section("What was dropped", [f"{len(given.recording.dropped)} entries in dropped.log."]),
-    ]
-    (draft / "report.html").write_text(page("Multi-camera tracking", sections), encoding="utf-8")
-    summary = {
-        "rows": scores,
-        "protocol": str(options.protocol),
-        "seeds": [],
-        "notes": answer.notes,
-        "tracklets": len(given.recording.tracklets),
-        "identities": len(set(answer.identity.tolist())),
+def _write(
+    draft: Path, given: Scene, judged: Judged, scored: Scored | None, notes: list[str], options: Options
+) -> dict[str, Any]:
+    recording, identity = given.recording, judged.identity
+    write_answers(draft, recording, given.network, identity, given.pairs, judged.reasons, judged.probability)
+    count = len(set(identity.tolist()))
+    head = f"{len(recording.tracklets)} tracklets, {count} identities, by {MEANING[judged.row]}."
+    view = View(
+        title="Multi-camera tracking",
+        recording=recording,
+        identity=identity,
+        network=given.network,
+        pairs=given.pairs,
+        gain=judged.reasons.gain,
+        reasons=judged.reasons,
+        true=true_identities(recording),
+        scores=_page_tables(scored, options) if scored else [],
+        notes=[head, *notes],
+        delays=delays_by_link(recording, given.pairs, given.true if given.true.any() else judged.joined),
+        delays_of="true passages" if given.true.any() else "passages that were joined",
+        reliability=judged.reliability,
+        more=[_as_read(recording)],
+    )
+    write_page(draft / "report.html", view)
+    summary: dict[str, Any] = {
+        "tracklets": len(recording.tracklets),
+        "identities": count,
+        "method": judged.row,
+        "notes": notes,
+        "left_out": sum(drop.count for drop in recording.dropped if drop.why != LOST),
     }
+    if scored:
+        names = ("asked", "other")
+        protocols = zip(names, (options.protocol, _other(options.protocol)), strict=True)
+        summary["protocol"] = str(options.protocol)
+        summary["rows"] = scored.scores
+        summary["protocols"] = {
+            name: {"protocol": str(protocol), "rows": scored.scores if name == "asked" else scored.other}
+            for name, protocol in protocols
+        }
+        summary["links"] = [
+            {
+                "from": link.source,
+                "to": link.target,
+                "true": link.true,
+                "predicted": link.predicted,
+                "precision": link.precision,
+                "recall": link.recall,
+            }
+            for link in scored.links
+        ]
     (draft / "summary.json").write_text(json.dumps(summary, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    return summary
 
 
-def thinned(recording: Recording, share: float, seed: int = 0) -> Recording:
-    """The recording with a share of its boxes taken out at random: detections that a real detector misses."""
-    rng = np.random.default_rng(seed)
-    kept = []
-    for t in recording.tracklets:
-        keep = rng.random(len(t.frames)) >= share
-        if keep.any():
-            first, last = recording.network.cameras[t.camera].seconds(t.frames[keep][[0, -1]]).tolist()
-            frames, boxes, world = t.frames[keep], t.boxes[keep], None if t.world is None else t.world[keep]
-            kept.append(replace(t, frames=frames, boxes=boxes, world=world, time_in=first, time_out=last))
-    return Recording(recording.network, kept, recording.truth, recording.dropped)
+def _page_tables(scored: Scored, options: Options) -> list[Table]:
+    def share(value: float | None) -> str:
+        return "–" if value is None else f"{value:.3f}"
+
+    links = [
+        [f"{x.source} → {x.target}", str(x.true), str(x.predicted), share(x.precision), share(x.recall)]
+        for x in scored.links
+    ]
+    return [
+        page_table(scored.scores, 1, str(options.protocol)),
+        page_table(scored.other, 1, str(_other(options.protocol))),
+        Table("link by link", ["from → to", "true", "predicted", "precision", "recall"], links),
+    ]
+
+
+def _as_read(recording: Recording) -> Section:
+    cameras = [
+        [name, str(sum(t.camera == name for t in recording.tracklets)), f"{camera.fps:g}"]
+        for name, camera in recording.network.cameras.items()
+    ]
+    why: dict[str, int] = {}
+    for drop in recording.dropped:
+        why[drop.why] = why.get(drop.why, 0) + drop.count
+    tables = [Table("as read", ["camera", "tracklets", "fps"], cameras)]
+    if why:
+        tables.append(Table("left out (dropped.log)", ["why", "count"], [[x, str(n)] for x, n in sorted(why.items())]))
+    return Section("What was read", tables=tables)

@@ -6,6 +6,7 @@ people but the two whose tracklets they are.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -23,6 +24,7 @@ from examples.mtmc.real.views import place_odds
 from examples.mtmc.recordings.readers import read
 from examples.mtmc.recordings.tracklets import Recording
 from examples.mtmc.scoring.evaluate import Protocol, evaluate
+from examples.mtmc.thinning import thinned
 
 LINKS = Path(__file__).parents[1] / "campus_links.yaml"
 OVERLAPPING = [("HC3", "HC4"), ("IP2", "IP5")]
@@ -51,13 +53,14 @@ class Campus:
     tracklets: int
 
 
-def campus(folder: Path, draws: int = 5, protocol: Protocol | None = None) -> Campus:
-    """Run every row on ``draws`` recordings that miss other boxes."""
-    from examples.mtmc.track import thinned
-
+def campus(
+    folder: Path, draws: int = 5, protocol: Protocol | None = None, tell: Callable[[int], None] = lambda draw: None
+) -> Campus:
+    """Run every row on ``draws`` recordings that miss other boxes; ``tell`` hears each as it starts."""
     whole = read(folder, "campus", load_network(LINKS), LEAST)
     scores: dict[str, list[dict[str, float]]] = {row: [] for row in MEANING}
     for seed in range(draws):
+        tell(seed)
         recording = thinned(whole, MISS, seed)
         for row, identity in identities(recording).items():
             scores[row].append(evaluate(recording, identity, protocol or Protocol()))

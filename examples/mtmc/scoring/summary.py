@@ -7,7 +7,7 @@ from rich.box import SIMPLE_HEAD
 from rich.table import Table as Screen
 
 from examples.mtmc.matching.methods import MEANING
-from examples.mtmc.page.report import Table
+from examples.mtmc.page.table import Table
 
 SHOWN = {
     "idf1": "IDF1",
