@@ -23,8 +23,9 @@ class Order:
 
     def __init__(self, network: Network, log: Log, name: str, slack: int, gap: float | None) -> None:
         self.log, self.name, self.slack = log, name, 0 if log.strict else slack
-        self.gaps = [np.inf if gap is None else gap * c.fps for c in network.cameras.values()]
+        self.gaps = np.array([np.inf if gap is None else gap * c.fps for c in network.cameras.values()])
         self.waiting: list[Chunk] = []
+        self.late: set[int] = set()  # lines that wait out of order
         self.last: dict[tuple[int, int], tuple[int, int]] = {}  # of an id: its latest frame, and how often it began
         self.earlier: dict[tuple[int, int], tuple[int, int]] = {}  # the same of ids that were not seen lately
 
@@ -43,16 +44,17 @@ class Order:
         return self._ascending(rest[0]) if rest and len(rest[0]) else None
 
     def _sorted(self, chunk: Chunk) -> Chunk:
-        """Each id's rows by frame, in the places that the id's rows have."""
+        """Each id's rows by frame, in the places that the id's rows have; but never over a gap."""
         arrival = np.arange(len(chunk))
         came = np.lexsort((arrival, chunk.id, chunk.camera))
-        should = np.lexsort((arrival, chunk.frame, chunk.id, chunk.camera))
-        moved = np.sort(should[came < should])  # rows that go to an earlier place
-        if not len(moved):
+        step = np.abs(np.diff(chunk.frame[came], prepend=chunk.frame[came[0]]))
+        stretch = np.empty(len(chunk), dtype=np.int64)
+        stretch[came] = np.cumsum(step > self.gaps[chunk.camera[came]])
+        should = np.lexsort((arrival, chunk.frame, stretch, chunk.id, chunk.camera))
+        late = should[came < should]  # rows that go to an earlier place
+        if not len(late):
             return chunk
-        for k in moved.tolist():
-            found = f"frame {chunk.frame[k]} of id {chunk.id[k]} out of order"
-            self.log.add(OUT_OF_ORDER, self.name, int(chunk.line[k]), found, ASCENDING)
+        self.late.update(chunk.line[late].tolist())
         place = np.empty(len(chunk), dtype=np.int64)
         place[came] = should
         return chunk.take(place)
@@ -60,26 +62,28 @@ class Order:
     def _ascending(self, chunk: Chunk) -> Chunk | None:
         keep = np.ones(len(chunk), dtype=bool)
         began = np.zeros(len(chunk), dtype=np.int64)
+        line, gaps = chunk.line.tolist(), self.gaps.tolist()
         rows = zip(chunk.camera.tolist(), chunk.id.tolist(), chunk.frame.tolist(), strict=True)
         for k, (camera, id, frame) in enumerate(rows):
             key = (camera, id)
             before = self.last.get(key) or self.earlier.get(key)
-            if before is None:
-                self.last[key] = (frame, 0)
-                continue
-            latest, starts = before
+            latest, starts = before or (frame - 1, 0)
+            late = line[k] in self.late
+            self.late.discard(line[k])
             away = frame - latest
-            if abs(away) > self.gaps[camera]:
+            if abs(away) > gaps[camera]:
                 found = f"frame {frame} of id {id} after frame {latest}"
                 expected = ASCENDING if away < 0 else "a tracklet: no tracker bridges so long a gap within an id"
-                self.log.add(GAP, self.name, int(chunk.line[k]), found, expected)
+                self.log.add(GAP, self.name, line[k], found, expected)
                 starts += 1
             elif away <= 0:
                 kind = DUPLICATE if away == 0 else LATE
                 found = f"frame {frame} of id {id} after frame {latest}"
-                self.log.add(kind, self.name, int(chunk.line[k]), found, ASCENDING)
+                self.log.add(kind, self.name, line[k], found, ASCENDING)
                 keep[k] = False
                 continue
+            if late:
+                self.log.add(OUT_OF_ORDER, self.name, line[k], f"frame {frame} of id {id} out of order", ASCENDING)
             began[k] = starts
             self.last[key] = (frame, starts)
         if len(self.last) > REMEMBERED:

@@ -11,7 +11,7 @@ from typing import IO, Any
 from examples.mtmc.errors import InputError
 from examples.mtmc.recordings.cleaning import BROKEN, MALFORMED, Log
 
-BLOCK = 1 << 20  # bytes read at a time
+BLOCK = 1 << 18  # bytes read at a time
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 LONGEST = 1 << 20  # bytes of the longest line that is a row at all
 Progress = Callable[[int, float | None], None]  # rows so far, and the share of the file that is read (None: a stream)
@@ -73,7 +73,7 @@ def _read(source: Path | IO[Any], log: Log, block: int) -> Iterator[tuple[bytes,
         total = max(source.stat().st_size, 1)
         with source.open("rb") as raw:
             packed = gzip.GzipFile(fileobj=raw) if source.suffix == ".gz" else raw
-            while data := packed.read(block):
+            while data := packed.read1(block):
                 yield data, raw.tell() / total
     except FileNotFoundError:
         raise InputError(source, None, "no such file", "a file of rows") from None
