@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,34 +13,52 @@ from rich.console import Console
 from examples.mtmc.atomic import WORK, results
 from examples.mtmc.experiment import SMALL, Outcome, Size, matches_of
 from examples.mtmc.matching.methods import Scene, scene
+from examples.mtmc.matching.reasons import reasons
 from examples.mtmc.network.links_file import dump_network
 from examples.mtmc.page import figures
-from examples.mtmc.page.report import Section, Table, page
+from examples.mtmc.page.page import View, delays_by_link, true_identities, write_page
+from examples.mtmc.page.report import Section as Pictures
+from examples.mtmc.page.table import Section, Table
 from examples.mtmc.parallel import run_seeds
 from examples.mtmc.recordings.tracklets import Recording
 from examples.mtmc.recordings.writers import dropped_text, identities_csv, write_tracks
 from examples.mtmc.scoring.evaluate import Protocol
-from examples.mtmc.scoring.summary import Scores, mean_and_spread, page_table, screen_table
+from examples.mtmc.scoring.summary import mean_and_spread, page_table, screen_table
 from examples.mtmc.simulator.realism import REAL
 
 
-def run_demo(out: Path, chosen: range, small: bool, workers: int | None, console: Console) -> Path:
-    """Run the demo and return the path of the report."""
+def run_demo(
+    out: Path, chosen: range, small: bool, workers: int | None, console: Console, as_json: bool = False
+) -> Path:
+    """Run the demo and return the path of the report; ``as_json`` prints the summary on the standard output."""
     size, protocol = SMALL if small else Size(), Protocol()
-    seeds = len(chosen)
     outcomes = run_seeds(list(chosen), size, protocol, console, workers, out / WORK)
-    rows = mean_and_spread([o.scores for o in outcomes])
-    wrong = mean_and_spread([o.wrong_prior for o in outcomes])
-    described = describe(protocol, size, seeds)
+    described = describe(protocol, size, len(outcomes))
+    told = summary(outcomes, described)
     with results(out) as draft:
         with console.status("drawing and writing"):
-            _write(draft, outcomes, rows, wrong, described)
-    console.print(screen_table(rows, seeds, f"Tracking a later period, mean ± sd over {seeds} seed(s)"))
-    console.print(screen_table(wrong, seeds, "GATv2 with a wrong prior"))
+            _write(draft, outcomes, told)
+    wrong = told["wrong_prior"]
+    title = f"Tracking a later period, mean ± sd over {len(outcomes)} seed(s); last {len(wrong)}: with a wrong prior"
+    console.print(screen_table(told["rows"] | wrong, len(outcomes), title))
     console.print(f"Protocol: {described}")
-    report = out / "report.html"
-    console.print(f"Report: {report}", soft_wrap=True)
-    return report
+    console.print(f"Report: {out / 'report.html'}", soft_wrap=True)
+    if as_json:
+        print(json.dumps(told, allow_nan=False))
+    return out / "report.html"
+
+
+def summary(outcomes: list[Outcome], protocol: str) -> dict[str, Any]:
+    """What ``summary.json`` holds."""
+    first = outcomes[0]
+    return {
+        "rows": mean_and_spread([o.scores for o in outcomes]),
+        "protocol": protocol,
+        "seeds": [o.seed for o in outcomes],
+        "wrong_prior": mean_and_spread([o.wrong_prior for o in outcomes]),
+        "simulator": {name: [o.figures[name] for o in outcomes] for name in first.figures},
+        "thresholds": {name: [o.thresholds[name] for o in outcomes] for name in first.thresholds},
+    }
 
 
 def describe(protocol: Protocol, size: Size, seeds: int) -> str:
@@ -51,36 +70,42 @@ def describe(protocol: Protocol, size: Size, seeds: int) -> str:
     )
 
 
-def _write(draft: Path, outcomes: list[Outcome], rows: Scores, wrong: Scores, protocol: str) -> None:
+def _write(draft: Path, outcomes: list[Outcome], told: dict[str, Any]) -> None:
     first = outcomes[0]
     assert first.test is not None and first.training is not None and first.identity is not None
     test = scene(first.test)
-    _, gain, bias = matches_of(first, test)
+    matcher, gain, bias = matches_of(first, test)
     write_answers(draft, test, first.identity, gain, bias)
     training = scene(Recording(first.training.network, first.training.tracklets))
     figures.transits(draft / "transits.png", training.recording, training.pairs, training.true, training.network)
     (draft / "links.yaml").write_text(dump_network(first.training.network), encoding="utf-8")
-    shown = _figures_table(outcomes)
-    sections = [
-        Section("Result", [protocol], [page_table(rows, len(outcomes), "mean ± standard deviation over seeds")]),
-        Section(
-            "What a wrong prior costs",
-            ["The matcher with bias, told that all ways take 20 % longer than they do, or not told of one link."],
-            [page_table(wrong, len(outcomes), "gatv2_bias with a wrong prior")],
-        ),
-        *picture_sections(draft, "seed 0"),
-        Section("The simulator beside real networks", tables=[shown]),
-    ]
-    (draft / "report.html").write_text(page("Multi-camera tracking: what a prior is worth", sections), encoding="utf-8")
-    summary = {
-        "rows": rows,
-        "protocol": protocol,
-        "seeds": [o.seed for o in outcomes],
-        "wrong_prior": wrong,
-        "simulator": {name: [o.figures[name] for o in outcomes] for name in first.figures},
-        "thresholds": {name: [o.thresholds[name] for o in outcomes] for name in first.thresholds},
-    }
-    (draft / "summary.json").write_text(json.dumps(summary, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+    seeds, tau = len(outcomes), first.thresholds["gatv2_bias"]
+    view = View(
+        title="Multi-camera tracking: what a prior is worth",
+        recording=test.recording,
+        identity=first.identity,
+        network=test.network,
+        pairs=test.pairs,
+        gain=gain,
+        reasons=reasons(matcher, test, tau),
+        probability=first.calibration.probability(gain + tau),
+        true=true_identities(test.recording),
+        scores=[page_table(told["rows"], seeds, "mean ± standard deviation over seeds")],
+        notes=[f"{told['protocol']}.", f"All pictures and lists show gatv2_bias on seed {first.seed}."],
+        delays=delays_by_link(training.recording, training.pairs, training.true),
+        delays_of="labelled passages of the training period",
+        reliability=first.reliability,
+        more=[
+            Section(
+                "What a wrong prior costs",
+                ["The matcher with bias, told that all ways take 20 % longer than they do, or not told of one link."],
+                [page_table(told["wrong_prior"], seeds, "gatv2_bias with a wrong prior")],
+            ),
+            Section("The simulator beside real networks", tables=[_figures_table(outcomes)]),
+        ],
+    )
+    write_page(draft / "report.html", view)
+    (draft / "summary.json").write_text(json.dumps(told, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
 
 def write_answers(
@@ -97,7 +122,7 @@ def write_answers(
     figures.bias_matrix(draft / "bias.png", recording, pairs, bias)
 
 
-def picture_sections(draft: Path, where: str) -> list[Section]:
+def picture_sections(draft: Path, where: str) -> list[Pictures]:
     """The pictures that ``write_answers`` made, and the transits where they were drawn."""
     pictures = {
         "match_matrix.png": ("Match matrix", f"Match scores of 48 consecutive tracklets ({where})."),
@@ -108,7 +133,7 @@ def picture_sections(draft: Path, where: str) -> list[Section]:
         "transits.png": ("Travel times", f"Delays of labelled passages and the densities learned from them ({where})."),
     }
     return [
-        Section(heading, pictures=[(draft / name, caption)])
+        Pictures(heading, pictures=[(draft / name, caption)])
         for name, (heading, caption) in pictures.items()
         if (draft / name).is_file()
     ]

@@ -122,7 +122,7 @@ def test_the_page_escapes_every_word() -> None:
     hostile = "</title><script>alert(1)</script>"
     table = Table(hostile, [hostile], [[hostile]], strong=hostile)
     text = page(hostile, [Section(hostile, [hostile], [table])])
-    assert "<script" not in text and text.count("&lt;script&gt;") == 7
+    assert "<script" not in text and text.count("&lt;script&gt;") == 8
 
 
 def test_track_on_ones_own_files(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,7 +176,7 @@ def test_an_interrupted_run_leaves_nothing_half_written(
     out.mkdir()
     (out / "summary.json").write_text("old")
     monkeypatch.setattr(demo, "run_seeds", lambda *_: OUTCOMES)
-    monkeypatch.setattr(demo, "picture_sections", stop)  # by then tracks, table and pictures are written
+    monkeypatch.setattr(demo, "write_page", stop)  # by then tracks, table and pictures are written
     assert run(monkeypatch, "demo", "--out", out, "--seeds", "1", "--small", "--workers", "1") == 130
     assert "interrupted" in capsys.readouterr().err
     assert [path.name for path in out.iterdir()] == ["summary.json"] and (out / "summary.json").read_text() == "old"

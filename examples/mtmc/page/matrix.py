@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from examples.mtmc.page.errors import joins
 from examples.mtmc.page.view import View
@@ -17,14 +18,16 @@ MOST = 60_000  # candidates that a page holds; beyond, those that matter most ar
 def pair_data(view: View) -> dict[str, Any]:
     """Columns over candidates: both ends, the score, the delay, and the reasons that add up to the score."""
     if view.pairs is None or view.gain is None:
-        return {"source": [], "target": [], "gain": [], "delay": [], "reasons": {}, "left_out": 0}
+        return {"source": [], "target": [], "gain": [], "delay": [], "probability": [], "reasons": {}, "left_out": 0}
     pairs, gain = view.pairs, view.gain
     kept = kept_pairs(view)
+    probability = expit(gain) if view.probability is None else view.probability
     data: dict[str, Any] = {
         "source": pairs.source[kept].tolist(),
         "target": pairs.target[kept].tolist(),
         "gain": _rounded(gain[kept]),
         "delay": _rounded(pairs.delay[kept]),
+        "probability": [float(x) for x in np.round(np.nan_to_num(probability[kept]), 3)],
         "reasons": {},
         "left_out": len(pairs) - len(kept),
     }

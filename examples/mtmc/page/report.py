@@ -1,4 +1,4 @@
-"""A page that stands alone: the tables, the pictures, the protocol. Every word from data is escaped."""
+"""A page of tables and pictures alone."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ import base64
 from dataclasses import dataclass, field
 from html import escape
 from pathlib import Path
+
+from examples.mtmc.page.table import Table
 
 STYLE = """
 body{font:16px/1.5 system-ui,sans-serif;max-width:66rem;margin:2rem auto;padding:0 1rem;
@@ -19,33 +21,6 @@ tr.best td{font-weight:600;background:#fff4e8}caption{text-align:left;color:#555
 img{max-width:100%;height:auto;border:1px solid #ddd}figure{margin:1rem 0}figcaption{color:#555}
 .note{color:#555}
 """
-
-
-@dataclass(frozen=True)
-class Table:
-    """Rows of cells under a head.
-
-    ``strong`` names the first cell of the row to stress, ``words``: the last column is text.
-    """
-
-    caption: str
-    head: list[str]
-    rows: list[list[str]]
-    strong: str = ""
-    words: bool = False
-
-    def html(self) -> str:
-        """The table, escaped."""
-        head = "".join(f'<th scope="col">{escape(cell)}</th>' for cell in self.head)
-        body = ""
-        for row in self.rows:
-            mark = ' class="best"' if row and row[0] == self.strong else ""
-            body += f"<tr{mark}>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>\n"
-        kind = ' class="words"' if self.words else ""
-        return (
-            f'<div class="wide"><table{kind}><caption>{escape(self.caption)}</caption>'
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
-        )
 
 
 @dataclass(frozen=True)

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 class View:
     """All of a page; only the first four fields are needed.
 
-    ``identity [N]`` and ``true [N]`` number identities (−1: nobody, ``true`` None: not known); ``pairs``, ``gain [E]``
-    and ``reasons`` are the candidates with their log-odds against nobody, less the threshold. ``network`` is what was
-    believed. ``delays`` are seconds seen on links, by (source, target), and ``delays_of`` says whose they are.
-    ``scores`` stand at the top, ``more`` at the end, ``notes`` (the protocol, what was not done) under the title.
+    ``identity [N]`` and ``true [N]`` number identities (−1: nobody, ``true`` None: not known). ``pairs``, ``gain [E]``
+    and ``reasons`` are the candidates with their log-odds against nobody, less the threshold, and ``probability [E]``
+    what those come to (the sigmoid where it is not given). ``network`` is what was believed. ``delays`` are seconds
+    seen on links, by (source, target), and ``delays_of`` says whose they are. ``scores`` stand at the top, ``more`` at
+    the end, ``notes`` (the protocol, what was not done) under the title.
     """
 
     title: str
@@ -35,6 +36,7 @@ class View:
     pairs: Candidates | None = None
     gain: NDArray[np.float64] | None = None
     reasons: Reasons | None = None
+    probability: NDArray[np.float64] | None = None
     true: NDArray[np.int64] | None = None
     scores: list[Table] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)

@@ -5,7 +5,7 @@ function pairHover(pair) {
   const a = P.source[pair], b = P.target[pair], lines = [`${plain(short(title(a), 40))} → ${plain(short(title(b), 40))}`];
   lines.push(`delay ${seconds(P.delay[pair])}`);
   for (const name of REASON_NAMES) lines.push(`${name} ${signed(P.reasons[name][pair])}`);
-  lines.push(`<b>score ${signed(P.gain[pair])}</b>`);
+  lines.push(`<b>score ${signed(P.gain[pair])}</b>, probability ${P.probability[pair].toFixed(3)}`);
   if (AFTER[a] === b) lines.push("joined");
   if (TRUE_BEFORE[b] === a) lines.push("true");
   return lines.join("<br>");
@@ -21,7 +21,7 @@ function drawMatrix() {
     for (const p of PAIRS_BEFORE[b]) {
       const column = place.get(P.source[p]);
       if (column === undefined) continue;
-      z[row][column] = 1 / (1 + Math.exp(-P.gain[p]));
+      z[row][column] = P.probability[p];
       text[row][column] = pairHover(p);
       pair[row][column] = p;
     }
