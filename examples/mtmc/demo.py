@@ -7,30 +7,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from rich.console import Console
 
+from examples.mtmc.answers import write_answers
 from examples.mtmc.atomic import WORK, results
 from examples.mtmc.experiment import SMALL, Outcome, Size, matches_of
-from examples.mtmc.matching.methods import Scene, scene
+from examples.mtmc.matching.methods import scene
 from examples.mtmc.matching.reasons import reasons
-from examples.mtmc.network.links_file import dump_network
 from examples.mtmc.page import figures
 from examples.mtmc.page.page import View, delays_by_link, true_identities, write_page
-from examples.mtmc.page.report import Section as Pictures
 from examples.mtmc.page.table import Section, Table
 from examples.mtmc.parallel import run_seeds
 from examples.mtmc.recordings.tracklets import Recording
-from examples.mtmc.recordings.writers import dropped_text, identities_csv, write_tracks
 from examples.mtmc.scoring.evaluate import Protocol
 from examples.mtmc.scoring.summary import mean_and_spread, page_table, screen_table
 from examples.mtmc.simulator.realism import REAL
 
 
-def run_demo(
-    out: Path, chosen: range, small: bool, workers: int | None, console: Console, as_json: bool = False
-) -> Path:
-    """Run the demo and return the path of the report; ``as_json`` prints the summary on the standard output."""
+def run_demo(out: Path, chosen: range, small: bool, workers: int | None, console: Console) -> Path:
+    """Run the demo and return the path of the report."""
     size, protocol = SMALL if small else Size(), Protocol()
     outcomes = run_seeds(list(chosen), size, protocol, console, workers, out / WORK)
     described = describe(protocol, size, len(outcomes))
@@ -43,8 +38,6 @@ def run_demo(
     console.print(screen_table(told["rows"] | wrong, len(outcomes), title))
     console.print(f"Protocol: {described}")
     console.print(f"Report: {out / 'report.html'}", soft_wrap=True)
-    if as_json:
-        print(json.dumps(told, allow_nan=False))
     return out / "report.html"
 
 
@@ -75,11 +68,14 @@ def _write(draft: Path, outcomes: list[Outcome], told: dict[str, Any]) -> None:
     assert first.test is not None and first.training is not None and first.identity is not None
     test = scene(first.test)
     matcher, gain, bias = matches_of(first, test)
-    write_answers(draft, test, first.identity, gain, bias)
+    tau = first.thresholds["gatv2_bias"]
+    why, probability = reasons(matcher, test, tau), first.calibration.probability(gain + tau)
+    write_answers(draft, test.recording, test.network, first.identity, test.pairs, why, probability)
+    figures.match_matrix(draft / "match_matrix.png", test.recording, test.pairs, gain, first.identity)
+    figures.bias_matrix(draft / "bias.png", test.recording, test.pairs, bias)
     training = scene(Recording(first.training.network, first.training.tracklets))
     figures.transits(draft / "transits.png", training.recording, training.pairs, training.true, training.network)
-    (draft / "links.yaml").write_text(dump_network(first.training.network), encoding="utf-8")
-    seeds, tau = len(outcomes), first.thresholds["gatv2_bias"]
+    seeds = len(outcomes)
     view = View(
         title="Multi-camera tracking: what a prior is worth",
         recording=test.recording,
@@ -87,8 +83,8 @@ def _write(draft: Path, outcomes: list[Outcome], told: dict[str, Any]) -> None:
         network=test.network,
         pairs=test.pairs,
         gain=gain,
-        reasons=reasons(matcher, test, tau),
-        probability=first.calibration.probability(gain + tau),
+        reasons=why,
+        probability=probability,
         true=true_identities(test.recording),
         scores=[page_table(told["rows"], seeds, "mean ± standard deviation over seeds")],
         notes=[f"{told['protocol']}.", f"All pictures and lists show gatv2_bias on seed {first.seed}."],
@@ -106,37 +102,6 @@ def _write(draft: Path, outcomes: list[Outcome], told: dict[str, Any]) -> None:
     )
     write_page(draft / "report.html", view)
     (draft / "summary.json").write_text(json.dumps(told, indent=1, allow_nan=False) + "\n", encoding="utf-8")
-
-
-def write_answers(
-    draft: Path, given: Scene, identity: NDArray[np.int64], gain: NDArray[np.float64], bias: NDArray[np.float64]
-) -> None:
-    """Tracks per camera, the table of identities, the two matrices and the log of what was dropped."""
-    recording, pairs = given.recording, given.pairs
-    pair = zip(pairs.source.tolist(), pairs.target.tolist(), strict=True)
-    reasons = dict(zip(pair, zip(gain.tolist(), bias.tolist(), strict=True), strict=True))
-    write_tracks(draft / "tracks", recording, identity)
-    (draft / "identities.csv").write_text(identities_csv(recording, identity, reasons), encoding="utf-8")
-    (draft / "dropped.log").write_text(dropped_text(recording.dropped), encoding="utf-8")
-    figures.match_matrix(draft / "match_matrix.png", recording, pairs, gain, identity)
-    figures.bias_matrix(draft / "bias.png", recording, pairs, bias)
-
-
-def picture_sections(draft: Path, where: str) -> list[Pictures]:
-    """The pictures that ``write_answers`` made, and the transits where they were drawn."""
-    pictures = {
-        "match_matrix.png": ("Match matrix", f"Match scores of 48 consecutive tracklets ({where})."),
-        "bias.png": (
-            "Learned bias",
-            f"The prior b_ij of the same tracklets; grey: no link or outside its window ({where}).",
-        ),
-        "transits.png": ("Travel times", f"Delays of labelled passages and the densities learned from them ({where})."),
-    }
-    return [
-        Pictures(heading, pictures=[(draft / name, caption)])
-        for name, (heading, caption) in pictures.items()
-        if (draft / name).is_file()
-    ]
 
 
 def _figures_table(outcomes: list[Outcome]) -> Table:
