@@ -82,8 +82,9 @@ def window_of(
 def fit(delays: ArrayLike, window: tuple[float, float], given: TravelTime | None = None) -> TravelTime:
     """Fit by expectation-maximisation with shrinkage, so that few passages say little.
 
-    Spreads are drawn towards the typical ones of real links, centres towards ``given`` where there is one. Two
-    components where there are twenty passages or more (walkers who stop, a shop on the way), else one.
+    Spreads are drawn towards the typical ones of real links, centres towards ``given`` where there is one, and the
+    density is that of the next passage: the fewer there were, the wider. Two components where there are twenty
+    passages or more (walkers who stop, a shop on the way), else one.
     """
     guess = given or from_window(window)
     delays = np.asarray(delays, dtype=np.float64)
@@ -109,10 +110,11 @@ def fit(delays: ArrayLike, window: tuple[float, float], given: TravelTime | None
         weights = (count + 1) / (count + 1).sum()
         centres = ((share * values[:, None]).sum(0) + pull * anchor) / (count + pull)
         square = (share * (values[:, None] - centres) ** 2).sum(0)
-        spreads = np.sqrt((square + SHRINKAGE * whole**2) / (count + SHRINKAGE))
+        spreads = np.sqrt((square + SHRINKAGE * whole**2) / (np.maximum(count - 1, 0) + SHRINKAGE))
         spreads = np.maximum(spreads, LEAST[kind])
         if np.allclose(centres, before, rtol=1e-5):
             break
+    spreads *= np.sqrt(1 + 1 / (count + pull))  # for the next passage: the centre itself is uncertain
     middle = np.exp(centres) if kind == "lognormal" else centres
     rounded = [[round(float(x), 6) for x in c] for c in zip(weights, middle, spreads, strict=True)]  # for the file
     if kind == "lognormal":
