@@ -150,6 +150,49 @@ def simulate(
     answer(run_simulate(out, preset, seed, minutes, per_minute, console(json)), json)
 
 
+@app.command("learn-links")
+def learn_links(
+    data: Annotated[Path, typer.Option(help="Folder with the tracklets.")],
+    format: Annotated[str, typer.Option(help="aicity, mot, campus, csv or parquet.")],
+    links: Annotated[Path, typer.Option(help="A links file to start from; its cameras are enough.")],
+    out: Annotated[Path, typer.Option(help="The links file to write (.yaml or .json).")],
+    matches: Annotated[
+        Path | None, typer.Option(help="A CSV of matches, or track's identities.csv, in place of ground truth.")
+    ] = None,
+    least_score: Annotated[
+        float | None, typer.Option(help="Take matches of at least this score alone (log-odds; 3 is 95 %).")
+    ] = None,
+    until: Annotated[float | None, typer.Option(help="Look at what starts before this second alone.")] = None,
+    discover: Annotated[
+        bool, typer.Option("--discover", help="Add links that the file has not (always, where it has none).")
+    ] = False,
+    tolerant: Annotated[bool, typer.Option("--tolerant", help="Leave faulty rows out and count them.")] = False,
+    json: Json = False,
+) -> None:
+    """Learn links, travel times and zones from labelled or from confident matches."""
+    from examples.mtmc.links import Source, run_learn
+    from examples.mtmc.recordings.readers import FORMATS
+
+    if format not in FORMATS:
+        raise typer.BadParameter(f"{format!r}; it must be one of {', '.join(FORMATS)}", param_hint="--format")
+    source = Source(data, format, matches, least_score, until, tolerant)
+    answer(run_learn(source, links, out, discover, console(json)), json)
+
+
+@app.command("convert-links")
+def convert_links(
+    layout: Annotated[Path, typer.Option(help="A camera layout text of regob/vehicle_mtmc.")],
+    out: Annotated[Path, typer.Option(help="The links file to write (.yaml or .json).")],
+    names: Annotated[str | None, typer.Option(help="Names of the cameras, parted by commas.")] = None,
+    json: Json = False,
+) -> None:
+    """Convert another tool's camera layout to a links file."""
+    from examples.mtmc.links import run_convert
+
+    given = None if names is None else [name.strip() for name in names.split(",")]
+    answer(run_convert(layout, out, given, console(json)), json)
+
+
 def main() -> None:
     """Run a command; what a user's file got wrong is one line on the error stream."""
     try:
