@@ -133,7 +133,7 @@ PRESETS = {
     "real": Preset("as the figures of real networks have it"),
     "hard": Preset(
         "more people, half of them in groups, in waves; poor pictures; a tracker that often errs; bad clocks",
-        per_minute=16.0,
+        per_minute=12.0,
         groups=0.55,
         bursts=1.2,
         view_noise=1.25,
