@@ -18,5 +18,11 @@ from attnops.distributed.hetero import plan_hetero_halo as plan_hetero_halo
 from attnops.distributed.layout import shard_coords as shard_coords
 from attnops.distributed.layout import shard_sequence as shard_sequence
 from attnops.distributed.layout import unshard_sequence as unshard_sequence
+from attnops.distributed.loaders import neighbor_loader as neighbor_loader
+from attnops.distributed.loaders import seeds_of_rank as seeds_of_rank
+from attnops.distributed.models import shard_inputs as shard_inputs
 from attnops.distributed.partitions import Partition as Partition
 from attnops.distributed.partitions import partition as partition
+from attnops.distributed.start import init_processes as init_processes
+from attnops.distributed.tensor_parallel import tensor_parallel_plan as tensor_parallel_plan
+from attnops.distributed.tensor_parallel import whole_state_dict as whole_state_dict

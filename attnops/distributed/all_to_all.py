@@ -8,12 +8,33 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from attnops.distributed.faults import lost_ranks
 from attnops.distributed.layout import Layout
+from attnops.distributed.priors import Priors
 
 
 def heads_of(heads: int, rank: int, world: int) -> slice:
     """The heads that a rank attends with."""
     return slice(rank * heads // world, (rank + 1) * heads // world)
+
+
+def require_shares(heads: int, kv_heads: int, world: int, priors: Priors) -> None:
+    """Raise `ValueError` where heads cannot be shared out.
+
+    Raises:
+        ValueError: heads that ranks do not divide; a bias or score that does work on all heads at once.
+    """
+    for name, count in (("query", heads), ("key", kv_heads)):
+        if count % world:
+            raise ValueError(
+                f"{name} has {count} heads, which {world} ranks cannot share out; with method='all_to_all' they must "
+                "divide, method='ring' takes any number"
+            )
+    for prior in (priors.bias, priors.score):
+        if prior is not None and prior.binds:
+            raise ValueError(
+                f"{prior} does work on all heads at once, which method='all_to_all' divides; method='ring' takes it"
+            )
 
 
 def to_heads(tensor: Tensor, group: dist.ProcessGroup, layout: Layout) -> Tensor:
@@ -54,5 +75,6 @@ def _all_to_all(
     flat = torch.cat([x.reshape(-1) for x in sent])
     sizes = [torch.Size(shape).numel() for shape in shapes]
     received = flat.new_empty(sum(sizes))
-    dist.all_to_all_single(received, flat, sizes, [x.numel() for x in sent], group=group)
+    with lost_ranks("context_attend"):
+        dist.all_to_all_single(received, flat, sizes, [x.numel() for x in sent], group=group)
     return tuple(part.view(shape) for part, shape in zip(torch.split(received, sizes), shapes, strict=True))

@@ -11,7 +11,7 @@ from attnops.biases.base import Bias, TensorBias
 from attnops.biases.rotary import Rotary, longest
 from attnops.captured import captured_tensors
 from attnops.coords import Coords, resolve_coords
-from attnops.distributed.all_to_all import heads_of, to_heads, to_tokens
+from attnops.distributed.all_to_all import heads_of, require_shares, to_heads, to_tokens
 from attnops.distributed.division import Division, divide
 from attnops.distributed.layout import Group, Layout, gather, join, process_group, require_order
 from attnops.distributed.placed import Part, place_bias, place_pattern, place_score
@@ -255,6 +255,7 @@ def _all_to_all(
 ) -> tuple[Tensor, Tensor]:
     """All tokens of this rank's heads, in the order of the whole, attended to as one process would."""
     group, queries, keys = division.group, division.queries, division.key_layout
+    require_shares(query.shape[-3], key.shape[-3], group.size(), priors)
     own = heads_of(query.shape[-3], group.rank(), group.size())
     query = _in_order(to_heads(query, group, queries), queries)
     key, value = (_in_order(to_heads(x, group, keys), keys) for x in (key, value))

@@ -11,6 +11,7 @@ from torch import Tensor
 from attnops.arguments import read_arguments
 from attnops.coords import Coords, resolve_coords
 from attnops.distributed.agreement import agree
+from attnops.distributed.faults import lost_ranks
 from attnops.distributed.layout import Layout, gather
 from attnops.distributed.placed import Part, place_pattern
 from attnops.distributed.priors import Priors
@@ -55,10 +56,8 @@ class Division:
         needs = [(0, 0) if each is None else (each.keys.start, each.keys.stop) for each in visits]
         told = torch.tensor(needs, device=self.device)
         everyone = [torch.empty_like(told) for _ in range(world)]
-        if world > 1:
+        with lost_ranks("context_attend"):
             dist.all_gather(everyone, told, group=self.group)
-        else:
-            everyone = [told]
         spans = [tuple(needed[rank].tolist()) for needed in everyone]
         routes = visits, [slice(*span) if span[0] < span[1] else None for span in spans]
         self._routes.append((pattern, routes))
@@ -83,7 +82,7 @@ def divide(
     same: dict[str, object] = {}
     numbers: tuple[int, ...] = ()
     try:
-        query_coords, key_coords = _own_coords(query, key, value, priors, coords, scale, dropout, method, group)
+        query_coords, key_coords = _own_coords(query, key, value, priors, coords, scale, dropout)
         numbers = (query.shape[-2], key.shape[-2])
         wants_grad = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
         same = {
@@ -113,26 +112,11 @@ def _own_coords(
     coords: Coords | tuple[Coords, Coords] | None,
     scale: float | None,
     dropout: float,
-    method: str,
-    group: dist.ProcessGroup,
 ) -> tuple[Coords, Coords]:
     """This rank's own coords, once all that it can see alone is checked."""
     read_arguments(
         query, key, value, None, None, priors.score, scale, coords, dropout, False, False, DEFAULT_BUDGET, False
     )
-    if method == "all_to_all":
-        for name, heads in (("query", query.shape[-3]), ("key", key.shape[-3])):
-            if heads % group.size():
-                raise ValueError(
-                    f"{name} has {heads} heads, which {group.size()} ranks cannot share out; with method='all_to_all' "
-                    "they must divide, method='ring' takes any number"
-                )
-        bound = priors.bias is not None and priors.bias.binds
-        if bound or (priors.score is not None and priors.score.binds):
-            raise ValueError(
-                f"{priors.bias if bound else priors.score} does work on all heads at once, which method='all_to_all' "
-                "divides; method='ring' takes it"
-            )
     own = (Coords(),) * 2 if coords is None else coords if isinstance(coords, tuple) else (coords, coords)
     for term in () if priors.bias is None else priors.bias.terms:
         if term.heads is not None and term.heads != query.shape[-3]:

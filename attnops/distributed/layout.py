@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from attnops.coords import Coords
+from attnops.distributed.faults import lost_ranks
 
 ORDERS = ("contiguous", "zigzag")
 Group = dist.ProcessGroup | DeviceMesh | None
@@ -177,7 +178,8 @@ class _Gather(torch.autograd.Function):
         if padded.shape[0] < longest:
             padded = torch.cat([padded, padded.new_zeros(longest - padded.shape[0], *padded.shape[1:])])
         received = [torch.empty_like(padded) for _ in layout.lengths]
-        dist.all_gather(received, padded, group=group)
+        with lost_ranks("an exchange of tokens"):
+            dist.all_gather(received, padded, group=group)
         return tuple(
             part[:length].movedim(0, dim).contiguous() for part, length in zip(received, layout.lengths, strict=True)
         )
@@ -186,5 +188,6 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
         sizes = [grad.shape[ctx.dim] for grad in grads]
         total = torch.cat(grads, ctx.dim).contiguous()
-        dist.all_reduce(total, group=ctx.group)
+        with lost_ranks("an exchange of gradients"):
+            dist.all_reduce(total, group=ctx.group)
         return torch.split(total, sizes, ctx.dim)[ctx.group.rank()].contiguous(), None, None, None

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from attnops.biases.base import Bias
 from attnops.coords import Coords
+from attnops.distributed.faults import lost_ranks
 from attnops.distributed.placed import Part, place_bias, place_pattern, place_score
 from attnops.distributed.routes import Visit
 from attnops.operator import attend
@@ -138,12 +139,14 @@ def post(group: dist.ProcessGroup, to: int, sent: list[Tensor], source: int, rec
     """Begin to send and to receive; empty tensors are not sent."""
     ops = [dist.P2POp(dist.isend, x, group=group, group_peer=to) for x in sent if x.numel()]
     ops += [dist.P2POp(dist.irecv, x, group=group, group_peer=source) for x in received if x.numel()]
-    return dist.batch_isend_irecv(ops) if ops else []
+    with lost_ranks("context_attend"):
+        return dist.batch_isend_irecv(ops) if ops else []
 
 
 def wait(works: list[Any]) -> None:
-    for work in works:
-        work.wait()
+    with lost_ranks("context_attend"):
+        for work in works:
+            work.wait()
 
 
 def cut(coords: Coords, rows: slice) -> Coords:
