@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from attnops.kernels import library
+from attnops.kernels.edge_operator import EdgeOperator
+from attnops.kernels.edge_walk import Walk, gradients, results
 from attnops.kernels.library import Rows, pointer, readable_rows
 
 WORK, FEWEST = 1 << 18, 128  # numbers read by one task, about, and edges that it takes at least
@@ -41,23 +42,6 @@ class EdgeAttention(ctypes.Structure):
         *((name, Rows) for name in ("grad_query", "grad_key", "grad_value", "grad_term")),
         *((name, ctypes.c_void_p) for name in ("grad_bias", "grad_a", "shares")),
     )
-
-
-class Walk(NamedTuple):
-    """The graph, as a `Sorted` has it, and what is done at each of its edges."""
-
-    pointer: Tensor  # [Nq + 1]
-    source: Tensor  # [E], by place
-    target: Tensor  # [E], by place
-    source_pointer: Tensor  # [Nk + 1]
-    source_order: Tensor  # [E], places by source
-    term_order: Tensor  # [E]: the row of `term` that belongs to each place
-    score: str
-    scale: float
-    softcap: float  # 0: none
-    slope: float
-    dropout: float
-    seed: Tensor | None
 
 
 def _call(
@@ -113,24 +97,6 @@ def _call(
     )
 
 
-def _rows_like(x: Tensor, heads: int, rows: int, dim: int) -> Tensor:
-    """An empty `[B, heads, rows, dim]` whose rows hold all heads side by side, as a graph's features do."""
-    return x.new_empty(x.shape[0], rows, heads, dim).transpose(1, 2)
-
-
-def results(
-    query: Tensor, value: Tensor, num_edges: int, with_weights: bool, learns: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Room for out, lse, weights and scores."""
-    batch, heads, num_queries, _ = query.shape
-    return (
-        _rows_like(query, heads, num_queries, value.shape[3]),
-        query.new_empty(batch, heads, num_queries),
-        query.new_empty(batch, heads, num_edges if with_weights else 0),
-        query.new_empty(batch, heads, num_edges if learns or with_weights else 0),
-    )
-
-
 def run_forward(
     query: Tensor,
     key: Tensor,
@@ -151,22 +117,6 @@ def run_forward(
     call.weights = weights.data_ptr() if with_weights else None
     library.call("attnops_edge_attention", call)
     return made
-
-
-def gradients(
-    query: Tensor, key: Tensor, value: Tensor, num_edges: int, wanted: Sequence[bool]
-) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Room for the gradients of query, key and value, and of bias, a and term where wanted."""
-    batch, heads, num_queries, dim = query.shape
-    bias_wanted, a_wanted, term_wanted = wanted
-    return (
-        _rows_like(query, heads, num_queries, dim),
-        _rows_like(key, key.shape[1], key.shape[2], dim),
-        _rows_like(value, value.shape[1], value.shape[2], value.shape[3]),
-        query.new_empty(batch, heads, num_edges if bias_wanted else 0),
-        query.new_empty(heads, dim if a_wanted else 0),
-        _rows_like(query, heads, num_edges if term_wanted else 0, dim),
-    )
 
 
 def run_backward(
@@ -206,61 +156,5 @@ def run_backward(
     return grads
 
 
-def delta_of(grad_lse: Tensor | None, grad_weights: Tensor | None, weights: Tensor, pointer: Tensor) -> Tensor | None:
-    """Σ weights · their gradients over the edges of a query, less the gradient of its lse: `[B, H, Nq]`."""
-    delta = None if grad_lse is None else grad_lse.neg()
-    if grad_weights is None:
-        return delta
-    batch, heads, _ = weights.shape
-    sums = torch.segment_reduce(
-        (weights * grad_weights).flatten(0, 1),
-        "sum",
-        offsets=pointer.expand(batch * heads, -1),
-        axis=1,
-        unsafe=True,
-    ).view(batch, heads, -1)
-    return sums if delta is None else delta + sums
-
-
-class EdgeAttentionFunction(torch.autograd.Function):
-    """The kernels under autograd, without a dispatcher between: a call on a small graph costs little more than it."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        bias: Tensor | None,
-        a: Tensor | None,
-        term: Tensor | None,
-        walk: Walk,
-        with_weights: bool,
-        learns: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        made = run_forward(query, key, value, bias, a, term, walk, with_weights, learns)
-        ctx.save_for_backward(query, key, value, bias, a, term, *made)
-        ctx.walk = walk
-        ctx.mark_non_differentiable(made[3])
-        ctx.set_materialize_grads(False)
-        return made
-
-    @staticmethod
-    def backward(
-        ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None, grad_weights: Tensor | None, _: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
-        if torch.is_grad_enabled():  # create_graph: autograd would drop the second derivative in silence
-            raise NotImplementedError("backend 'native' has no second derivative; backend='scatter' has")
-        query, key, value, bias, a, term, out, lse, weights, scores = ctx.saved_tensors
-        if grad_out is None:
-            grad_out = torch.zeros_like(out)
-        delta = delta_of(grad_lse, grad_weights, weights, ctx.walk.pointer)
-        wanted = ctx.needs_input_grad[3:6]
-        grads = run_backward(
-            grad_out, delta, grad_weights, query, key, value, bias, a, term, ctx.walk, out, lse, scores, wanted
-        )
-        parameters = (grad if want else None for grad, want in zip(grads[3:], wanted, strict=True))
-        return (*grads[:3], *parameters, None, None, None)
-
-
 library.require_size("attnops_edge_attention", EdgeAttention)
+native_edges = EdgeOperator("native", "attnops::edge_attention", "cpu", run_forward, run_backward)

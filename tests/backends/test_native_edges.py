@@ -15,7 +15,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import attnops
 from attnops.kernels import edge_attention as kernel
 from attnops.kernels import library
-from attnops.kernels.edge_operator import attend_edges, edge_attention, edge_attention_backward
+from attnops.kernels.edge_attention import native_edges
 from attnops.testing import assert_close_as_reference
 from tests.laws.test_memory import Largest
 
@@ -259,11 +259,11 @@ def test_opcheck(with_term: bool) -> None:
         query, key, value, bias, a if with_term else None, term, *walk,
         "tanh" if with_term else "dot", 0.5, 0.0, 0.2, 0.25, torch.tensor(7), True, True,
     )  # fmt: skip
-    torch.library.opcheck(edge_attention, arguments)
-    out, lse, _, scores = edge_attention(*(x.detach() if isinstance(x, Tensor) else x for x in arguments))
+    torch.library.opcheck(native_edges.traced, arguments)
+    out, lse, _, scores = native_edges.traced(*(x.detach() if isinstance(x, Tensor) else x for x in arguments))
     options = arguments[12:18]
     torch.library.opcheck(
-        edge_attention_backward,
+        native_edges.traced_backward,
         (torch.randn_like(out), None, None, *(x.detach() if isinstance(x, Tensor) else x for x in arguments[:12]),
          *options, out, lse, scores, [True, with_term, with_term]),
     )  # fmt: skip
@@ -280,7 +280,7 @@ def test_traced_and_eager_calls_are_one_function() -> None:
     inputs = (query, key, value, bias)
     results = []
     for eager in (False, True):
-        made = attend_edges(*inputs, None, None, walk, True, True, eager)
+        made = native_edges(*inputs, None, None, walk, True, True, eager)
         results.append([*made, *torch.autograd.grad([x.sum() for x in made], inputs)])
     for traced, direct in zip(*results, strict=True):
         assert torch.equal(traced, direct)
