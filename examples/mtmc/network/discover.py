@@ -12,14 +12,15 @@ from examples.mtmc.recordings.tracklets import Recording, Tracklet
 
 LEAST_PASSAGES = 3
 LONGEST = 1800.0  # seconds: who comes back later has been somewhere else
-FRAGMENT_WINDOW = 4.0  # seconds, at least, in which one tracklet of a camera may go on as another
+FRAGMENT_WINDOW = 4.0, 15.0  # seconds, least and most, in which one tracklet of a camera may go on as another
 
 
 def discovered(recording: Recording, least: int = LEAST_PASSAGES, longest: float = LONGEST) -> Network:
     """The recording's network with a link for every direction that ``least`` passages or more took and that it has not.
 
-    A passage is one tracklet of an identity and its next. The window holds every delay that was seen and all but a
-    thousandth of a density around them, which is the wider the fewer there were.
+    A passage is one tracklet of an identity and its next. Within a camera the window holds nine of ten. Else it holds
+    every delay that was seen, and all but a thousandth of a density around them, which is the wider the fewer there
+    were.
     """
     network = recording.network
     passages: dict[tuple[str, str], list[tuple[Tracklet, Tracklet]]] = {}
@@ -47,8 +48,8 @@ def _link(source: str, target: str, pairs: list[tuple[Tracklet, Tracklet]]) -> L
     delays = np.array([later.time_in - earlier.time_out for earlier, later in pairs])
     if source == target:
         after = delays[delays > 0]
-        high = max(FRAGMENT_WINDOW, float(after.max(initial=0.0)))
-        return Link(source, target, (0.0, _rounded(high, np.ceil)), reach=_reach(pairs))
+        high = float(np.quantile(after, 0.9)) if len(after) else 0.0  # the others went and came back
+        return Link(source, target, (0.0, _rounded(np.clip(high, *FRAGMENT_WINDOW), np.ceil)), reach=_reach(pairs))
     kind = "lognormal" if delays.min() > 0 else "normal"
     values = np.log(delays) if kind == "lognormal" else delays
     typical = max(TYPICAL[kind], float(values.std()) if len(values) >= 20 else TYPICAL[kind])

@@ -94,7 +94,7 @@ def fit(delays: ArrayLike, window: tuple[float, float], given: TravelTime | None
     kind = "lognormal" if window[0] > 0 else "normal"
     values = np.log(inside) if kind == "lognormal" else inside
     parts = 2 if len(values) >= 20 else 1
-    whole = float(values.std()) if parts == 2 else TYPICAL[kind]
+    whole = max(float(values.std()), LEAST[kind]) if parts == 2 else TYPICAL[kind]
     anchor = float(values.mean())
     if given is not None and given.kind == kind:
         anchor = math.log(given.centre) if kind == "lognormal" else given.centre
