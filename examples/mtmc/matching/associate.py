@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
+from examples.mtmc.matching.slots import Slots, slots_of
 from examples.mtmc.recordings.tracklets import Recording
 
 Chosen = NDArray[np.int64]
@@ -22,27 +25,56 @@ def associate(
 ) -> NDArray[np.int64]:
     """An identity (0, 1, …) for every tracklet.
 
-    Every tracklet has at most one successor and one predecessor; leaving both to "nobody" gains 0, so links of
-    positive gain alone are taken, and those that make the sum largest. A link that would put two simultaneous
-    tracklets of one camera into one identity is refused, the best links first, and what its ends may do instead is
-    assigned again until nothing more is gained. ``identities`` are those to begin with (default: all alone).
+    Every tracklet has at most one successor and one predecessor in sequence, and one partner in each view that
+    overlaps its own (``slots.py``); leaving a slot to "nobody" gains 0, so links of positive gain alone are taken, and
+    those that make the sum largest. A link that would put two simultaneous tracklets of one camera into one identity
+    is refused, the best links first, and what its ends may do instead is assigned again until nothing more is gained.
+    The sum is never below that of taking the best link that is left, again and again. ``identities`` are those to
+    begin with (default: all alone); they grow.
     """
     identities = identities or Identities(recording)
+    slots = slots_of(recording, source, target)
+    ways = [way(identities.copy(), source, target, slots, gain) for way in (_assigned, _greedy)]
+    for edge in max(ways, key=lambda edges: float(gain[edges].sum())):
+        identities.join(int(source[edge]), int(target[edge]))
+    return identities.labels()
+
+
+def _assigned(
+    identities: Identities, source: Chosen, target: Chosen, slots: Slots, gain: NDArray[np.float64]
+) -> list[int]:
+    """The links that assignments pick and identities allow, in the order in which they are joined."""
+    joined: list[int] = []
     useful = np.flatnonzero(gain > 0)
-    has_successor = np.zeros(len(recording.tracklets), dtype=bool)
-    has_predecessor = has_successor.copy()
+    left = np.zeros(len(slots.owner_out), dtype=bool)
+    entered = np.zeros(len(slots.owner_in), dtype=bool)
     while len(useful):
-        picked = useful[assign(source[useful], target[useful], gain[useful])]
-        accepted = 0
-        for edge in picked[np.argsort(-gain[picked], kind="stable")]:
-            if identities.join(int(source[edge]), int(target[edge])):
-                has_successor[source[edge]] = has_predecessor[target[edge]] = True
-                accepted += 1
-        if accepted == len(picked):
+        picked = useful[assign(slots.out_of[useful], slots.into[useful], gain[useful])]
+        allowed = [e for e in picked[np.argsort(-gain[picked], kind="stable")].tolist()
+                   if identities.join(int(source[e]), int(target[e]))]  # fmt: skip
+        joined += allowed
+        left[slots.out_of[allowed]] = entered[slots.into[allowed]] = True
+        if len(allowed) == len(picked):
             break
         rest = useful[~np.isin(useful, picked)]
-        useful = rest[~has_successor[source[rest]] & ~has_predecessor[target[rest]]]
-    return identities.labels()
+        useful = rest[~left[slots.out_of[rest]] & ~entered[slots.into[rest]]]
+    return joined
+
+
+def _greedy(
+    identities: Identities, source: Chosen, target: Chosen, slots: Slots, gain: NDArray[np.float64]
+) -> list[int]:
+    """The best links first, whatever they cost others."""
+    joined: list[int] = []
+    left, entered = set[int](), set[int]()
+    useful = np.flatnonzero(gain > 0)
+    for edge in useful[np.argsort(-gain[useful], kind="stable")].tolist():
+        out, into = int(slots.out_of[edge]), int(slots.into[edge])
+        if out not in left and into not in entered and identities.join(int(source[edge]), int(target[edge])):
+            left.add(out)
+            entered.add(into)
+            joined.append(edge)
+    return joined
 
 
 def assign(source: NDArray[np.int64], target: NDArray[np.int64], gain: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -77,6 +109,12 @@ class Identities:
         cameras = {name: n for n, name in enumerate(recording.network.cameras)}
         self.group = list(range(len(recording.tracklets)))
         self.spans = [[(cameras[t.camera], t.time_in, t.time_out)] for t in recording.tracklets]
+
+    def copy(self) -> Identities:
+        """The same groups, to try what may grow together."""
+        other = copy.copy(self)
+        other.group, other.spans = list(self.group), [list(spans) for spans in self.spans]
+        return other
 
     def find(self, n: int) -> int:
         """The group of a tracklet."""

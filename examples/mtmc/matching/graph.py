@@ -76,7 +76,7 @@ def build_graph(
     ).reshape(-1, ADJACENT_DIM)
 
     kind = kinds(recording, pairs)
-    slots = slots_of(recording, pairs)
+    slots = slots_of(recording, pairs.source, pairs.target)
     candidate = data["tracklet", "candidate", "tracklet"]
     candidate.edge_index = torch.as_tensor(np.stack([pairs.source, pairs.target]))
     for name in ("travel", "zone", "place"):

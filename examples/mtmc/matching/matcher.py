@@ -62,7 +62,7 @@ class Matcher(nn.Module):
     def __init__(self, form: Form | None = None, hidden: int = 32) -> None:
         super().__init__()
         self.form = form = form or Form()
-        conv, looks = {"gatv2": (GATv2Conv, GATv2Looks), "gat": (GATConv, GATLooks)}[form.score]
+        conv = {"gatv2": GATv2Conv, "gat": GATConv}[form.score]
         self.adjacency = conv(
             CAMERA_DIM, hidden, heads=2, concat=False, edge_dim=ADJACENT_DIM, add_self_loops=False, residual=True
         )
@@ -70,7 +70,7 @@ class Matcher(nn.Module):
         self.as_later = nn.Linear(hidden, hidden)
         self.as_earlier = nn.Linear(hidden, hidden)
         self.nobody = nn.ModuleList([nn.Linear(hidden, hidden) for _ in range(2)])  # before the first, after the last
-        self.score: GATv2Looks | GATLooks = looks(hidden, len(KINDS))
+        self.score = GATv2Looks(hidden, len(KINDS)) if form.score == "gatv2" else GATLooks(hidden, len(KINDS))
         self.bias = bias_of(form.bias, len(KINDS) + NOBODY)
         self.rounds = nn.ModuleList([Round(len(KINDS), companions=form.companions) for _ in range(form.rounds)])
 
@@ -127,7 +127,8 @@ class Matcher(nn.Module):
             pattern=edges, bias=self.bias, score=self.score, return_weights=True, return_lse=True,
         )  # fmt: skip
         assert isinstance(result, attnops.AttentionOutput) and result.weights is not None and result.lse is not None
-        return result.weights[0].clamp_min(TINY).log() + result.lse[0][edge_index[1]]
+        total = result.lse[0].nan_to_num(neginf=0.0)  # of rows whose every edge is forbidden
+        return result.weights[0].clamp_min(TINY).log() + total[edge_index[1]]
 
     def parts(self, candidate: HeteroData) -> dict[str, Tensor]:
         """The summands of b_ij by name, as the operator adds them: for pictures and reasons."""

@@ -19,7 +19,7 @@ from examples.mtmc.matching.baselines import (
     first_in_first_out,
     time_gain,
 )
-from examples.mtmc.matching.candidates import Candidates, candidates, true_predecessors
+from examples.mtmc.matching.candidates import Candidates, candidates
 from examples.mtmc.matching.graph import build_graph
 from examples.mtmc.matching.matcher import Matcher, Matches
 from examples.mtmc.matching.prior import Prior, Rates, prior_of
@@ -78,7 +78,7 @@ def scene(
     pairs = candidates(recording) if pairs is None else pairs
     prior = prior or prior_of(recording, pairs, network, rates)
     looks = looks_of(recording) if looks is None else looks
-    true = true_pairs(recording, pairs)
+    true = true_pairs(recording, pairs.source, pairs.target)
     graph = build_graph(recording, pairs, prior, looks, network, rates)
     return Scene(recording, network, pairs, prior, looks, graph, true)
 
@@ -103,7 +103,7 @@ def method(row: str, given: Scene, matcher: Matcher | None = None) -> Method:
     recording, pairs = given.recording, given.pairs
     if row == "appearance":
         source, target = appearance_pairs(recording)
-        true = true_predecessors(recording)[target] == source
+        true = true_pairs(recording, source, target)
         gain = appearance_gain(given.looks, source, target)
         return Method(gain, true, lambda g: associate(recording, source, target, g))
     if row == "fifo":

@@ -9,7 +9,7 @@ places (``places.py``). Against "nobody", with P(start | B) and P(end | A), the 
     travel log p(Δt | A→B) − log λ_B
     zone   log P(z_out, z_in | A→B) − log P(z_out | A) P(z_in | B)
     place  log p(d | one person) − log p(d | two)
-    nobody − log P(start | B) − log P(end | A)
+    nobody − log P(start | B) − log P(end | A), and where views overlap − 2 log (1 − P(A → B))
 
 whose sum is what "prior alone" associates by when there are no embeddings.
 """
@@ -23,10 +23,12 @@ from numpy.typing import NDArray
 
 from examples.mtmc.matching.candidates import Candidates
 from examples.mtmc.matching.places import place_evidence
+from examples.mtmc.matching.slots import KINDS, kinds
 from examples.mtmc.network.network import Link, Network
 from examples.mtmc.network.zones import zone_names, zone_shares
 from examples.mtmc.recordings.tracklets import Recording
 
+MOST_LINK = 0.95  # no view overlaps another so well that nobody is missed
 LEAST_SHARE = 1e-3  # of a pair of zones that no passage was seen to take: unlikely, not impossible
 
 
@@ -41,10 +43,13 @@ class Prior:
     place: NDArray[np.float64]
     starts: NDArray[np.float64]
     ends: NDArray[np.float64]
+    overlap: NDArray[np.bool_]  # [E], whether the views of a pair overlap
 
     def log_odds(self, pairs: Candidates) -> NDArray[np.float64]:
         """Prior log-odds of each pair against both of its ends being nobody."""
-        alone = np.log(self.starts[pairs.target]) + np.log(self.ends[pairs.source])
+        in_sequence = np.log(self.starts[pairs.target]) + np.log(self.ends[pairs.source])
+        elsewhere = 2 * np.log1p(-np.minimum(self.link, MOST_LINK))  # neither is seen by the other's camera
+        alone = np.where(self.overlap, elsewhere, in_sequence)
         return np.asarray(np.log(self.link) + self.travel + self.zone + self.place - alone)
 
 
@@ -74,9 +79,10 @@ def prior_of(
         link[own] = believed.prior
         travel[own] = believed.density.log_density(pairs.delay[own]) - np.log(rate[pairs.target[own]])
         zone[own] = zone_evidence(recording, network, believed, pairs.source[own], pairs.target[own])
+    overlap = kinds(recording, pairs) == KINDS.index("overlap")
     starts = np.array([network.cameras[t.camera].starts for t in recording.tracklets])
     ends = np.array([network.cameras[t.camera].ends for t in recording.tracklets])
-    return Prior(link, travel, zone, place_evidence(recording, pairs), starts, ends)
+    return Prior(link, travel, zone, place_evidence(recording, pairs), starts, ends, overlap)
 
 
 def zone_evidence(

@@ -18,9 +18,9 @@ TERMS = {"link": "link", "time": "travel", "zone": "zone", "place": "place"}  # 
 class Reasons:
     """Per candidate ``[E]``, log-odds that add up to ``gain``, in the order of the fields and to the last bit.
 
-    ``appearance``: the score of the two looks; ``link``: log P(A → B) and what its kind adds; ``time, zone, place``: the
-    weighted log ratios of the prior; ``company``: what rivals, companions and learned corrections changed; ``nobody``:
-    minus what nobody had at both ends, and minus the threshold.
+    ``appearance``: the score of the two looks; ``link``: log P(A → B) and what its kind adds; ``time, zone, place``:
+    the weighted log ratios of the prior; ``company``: what rivals, companions and learned corrections changed;
+    ``nobody``: minus what nobody had at both ends, and minus the threshold.
     """
 
     appearance: NDArray[np.float64]

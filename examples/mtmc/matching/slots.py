@@ -45,11 +45,14 @@ class Slots:
     out_of: NDArray[np.int64]
 
 
-def slots_of(recording: Recording, pairs: Candidates) -> Slots:
+def slots_of(recording: Recording, source: NDArray[np.int64], target: NDArray[np.int64]) -> Slots:
     """The slots of all tracklets in sequence, and of those in overlapping views that have a candidate."""
     number = {name: n for n, name in enumerate(recording.network.cameras)}
     camera = np.array([number[t.camera] for t in recording.tracklets], dtype=np.int64)
-    overlap = kinds(recording, pairs) == KINDS.index("overlap")
+    overlapping = np.zeros((len(number), len(number)), dtype=bool)
+    for link in recording.network.links:
+        overlapping[number[link.source], number[link.target]] |= kind_of(link) == KINDS.index("overlap")
+    overlap = overlapping[camera[source], camera[target]]
 
     def side(own: NDArray[np.int64], other: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         key = own[overlap] * len(number) + camera[other[overlap]]
@@ -58,18 +61,18 @@ def slots_of(recording: Recording, pairs: Candidates) -> Slots:
         slot[overlap] = len(camera) + place
         return np.concatenate([np.arange(len(camera)), extra // max(len(number), 1)]), slot
 
-    owner_in, into = side(pairs.target, pairs.source)
-    owner_out, out_of = side(pairs.source, pairs.target)
+    owner_in, into = side(target, source)
+    owner_out, out_of = side(source, target)
     return Slots(owner_in, owner_out, into, out_of)
 
 
-def true_pairs(recording: Recording, pairs: Candidates, slots: Slots | None = None) -> NDArray[np.bool_]:
+def true_pairs(recording: Recording, source: NDArray[np.int64], target: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Which candidates are true ``[E]``: of one identity, and the nearest such in the slots of both of its ends."""
-    slots = slots or slots_of(recording, pairs)
+    slots = slots_of(recording, source, target)
     truth = np.array([-1 if t.truth is None else t.truth for t in recording.tracklets], dtype=np.int64)
-    same = (truth[pairs.source] == truth[pairs.target]) & (truth[pairs.source] >= 0)
+    same = (truth[source] == truth[target]) & (truth[source] >= 0)
     last = np.full(len(slots.owner_in), -1)
-    np.maximum.at(last, slots.into[same], pairs.source[same])
+    np.maximum.at(last, slots.into[same], source[same])
     first = np.full(len(slots.owner_out), len(truth))
-    np.minimum.at(first, slots.out_of[same], pairs.target[same])
-    return np.asarray(same & (last[slots.into] == pairs.source) & (first[slots.out_of] == pairs.target))
+    np.minimum.at(first, slots.out_of[same], target[same])
+    return np.asarray(same & (last[slots.into] == source) & (first[slots.out_of] == target))
