@@ -68,11 +68,10 @@ def judge(given: Scene, training: Scene | None = None, weights: Path | None = No
 def prior_reasons(given: Scene, tau: float) -> Reasons:
     """What the prior alone says of every candidate, taken apart."""
     prior, pairs = given.prior, given.pairs
-    nobody = -np.log(prior.starts[pairs.target]) - np.log(prior.ends[pairs.source])
     with np.errstate(divide="ignore"):
         known = {"link": np.log(prior.link), "time": prior.travel, "zone": prior.zone, "place": prior.place}
     parts = {f.name: np.zeros(len(pairs)) for f in fields(Reasons) if f.name != "gain"}
-    parts |= known | {"nobody": nobody - tau}
+    parts |= known | {"nobody": prior.nobody(pairs) - tau}
     total = np.zeros(len(pairs))
     for part in parts.values():
         total = total + part

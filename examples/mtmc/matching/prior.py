@@ -47,10 +47,13 @@ class Prior:
 
     def log_odds(self, pairs: Candidates) -> NDArray[np.float64]:
         """Prior log-odds of each pair against both of its ends being nobody."""
+        return np.asarray(np.log(self.link) + self.travel + self.zone + self.place + self.nobody(pairs))
+
+    def nobody(self, pairs: Candidates) -> NDArray[np.float64]:
+        """Minus the log probability that each pair's ends are followed by nobody and follow nobody, in its slots."""
         in_sequence = np.log(self.starts[pairs.target]) + np.log(self.ends[pairs.source])
         elsewhere = 2 * np.log1p(-np.minimum(self.link, MOST_LINK))  # neither is seen by the other's camera
-        alone = np.where(self.overlap, elsewhere, in_sequence)
-        return np.asarray(np.log(self.link) + self.travel + self.zone + self.place - alone)
+        return -np.where(self.overlap, elsewhere, in_sequence)
 
 
 @dataclass(frozen=True, eq=False)
