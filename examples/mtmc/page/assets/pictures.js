@@ -80,38 +80,48 @@ function labelPlace(c) {
 }
 
 function drawMap() {
-  const C = D.cameras, L = D.links, traces = [], thick = NARROW.matches ? 3.5 : 6;
+  const C = D.cameras, L = D.links, traces = [], crowded = CAMERAS.length > 30, thick = crowded ? 2 : NARROW.matches ? 3.5 : 6;
+  const named = !(crowded && NARROW.matches), longest = NARROW.matches ? 10 : 20;
   const wide = Math.max(...C.x) - Math.min(...C.x), high = Math.max(...C.y) - Math.min(...C.y);
   const room = 0.035 * Math.max(wide, high, 1e-6), most = Math.max(1, ...L.matched.filter((_, n) => L.source[n] !== L.target[n]));
-  const rows = [];
+  const rows = [], groups = new Map();  // arrows of about one width make one trace: hundreds would be slow
   L.source.forEach((a, n) => {
     const b = L.target[n], count = L.matched[n];
     rows.push([CAMERAS[a], CAMERAS[b], count, L.true ? L.true[n] : "–", seconds(L.median[n]), seconds(L.typical[n]), L.prior[n] === null ? "–" : L.prior[n].toFixed(3)]);
     if (a === b) return;
-    const {x, y} = bend([C.x[a], C.y[a]], [C.x[b], C.y[b]], room), width = count ? 1 + thick * count / most : 1;
+    const {x, y} = bend([C.x[a], C.y[a]], [C.x[b], C.y[b]], room), level = Math.ceil(10 * count / most);
     const lines = [`<b>${plain(short(CAMERAS[a], 40))} → ${plain(short(CAMERAS[b], 40))}</b>`, `${count} matched${L.true ? `, ${L.true[n]} true` : ""}`,
       `typically ${seconds(L.median[n])} as matched, ${seconds(L.typical[n])} as learned`];
-    traces.push({
-      type: "scatter", mode: "lines+markers", x, y, hovertext: lines.join("<br>"), hovertemplate: "%{hovertext}<extra></extra>",
-      line: {width, color: count ? colour("accent") : colour("muted"), dash: count ? "solid" : "dot"},
-      marker: {symbol: "arrow", angleref: "previous", color: count ? colour("accent") : colour("muted"), opacity: 1, line: {width: 0},
-        size: x.map((_, k) => (k === x.length - 1 ? 9 + 1.2 * width : 0))},
-    });
+    const group = groups.get(level) || {x: [], y: [], hovertext: [], size: []};
+    group.x.push(...x, null);
+    group.y.push(...y, null);
+    group.hovertext.push(...x.map(() => lines.join("<br>")), "");
+    group.size.push(...x.map((_, k) => (k === x.length - 1 ? (crowded ? 6 : 9) + 1.2 * (1 + thick * level / 10) : 0)), 0);
+    groups.set(level, group);
   });
+  for (const [level, {x, y, hovertext, size}] of [...groups].sort(([a], [b]) => a - b)) {
+    const shade = level ? colour("accent") : colour("muted");
+    traces.push({
+      type: "scatter", mode: "lines+markers", x, y, hovertext, hovertemplate: "%{hovertext}<extra></extra>",
+      line: {width: level ? 1 + thick * level / 10 : 1, color: shade, dash: level ? "solid" : "dot"},
+      marker: {symbol: "arrow", angleref: "previous", color: shade, opacity: 1, line: {width: 0}, size},
+    });
+  }
   const own = new Map(L.source.map((a, n) => [a, L.target[n] === a ? L.matched[n] : null]).filter(([, count]) => count !== null));
   traces.push({
-    type: "scatter", mode: "markers+text", x: C.x, y: C.y, text: CAMERAS.map((name) => plain(short(name, 20))), textposition: CAMERAS.map((_, c) => labelPlace(c)),
-    textfont: {size: 13}, marker: {size: 14, color: colour("ink"), line: {color: colour("paper"), width: 2}},
+    type: "scatter", mode: named ? "markers+text" : "markers", x: C.x, y: C.y, text: CAMERAS.map((name) => plain(short(name, longest))), textposition: CAMERAS.map((_, c) => labelPlace(c)),
+    textfont: {size: crowded ? 10 : 13}, marker: {size: crowded ? 7 : 14, color: colour("ink"), line: {color: colour("paper"), width: 2}},
     hovertext: CAMERAS.map((name, n) => `<b>${plain(short(name, 60))}</b><br>${C.tracklets[n]} tracklets${own.get(n) ? `<br>${own.get(n)} fragments joined` : ""}`),
     hovertemplate: "%{hovertext}<extra></extra>",
   });
-  const frame = byId("map").clientWidth, pixels = (frame - 20) / (1.24 * wide + 0.24 * high || 1);
-  const height = C.placed && wide > 0 ? Math.max(200, Math.min(460, pixels * 1.3 * high + 60)) : 380;
-  const hidden = {visible: false}, pad = 0.12 * Math.max(wide, high, 1e-6);
+  const frame = byId("map").clientWidth, label = named ? 8 * Math.min(longest, Math.max(...CAMERAS.map((name) => name.length))) + 16 : 10;
+  const free = Math.max(frame - 20 - 2 * label, frame / 3);  // between the names on the left and those on the right
+  const height = C.placed && wide > 0 ? Math.max(200, Math.min(crowded ? 760 : 460, free * high / wide + 90)) : 400;
+  const hidden = {visible: false}, padX = label * Math.max(wide, 1e-6) / free, padY = 40 * Math.max(high, 1e-6) / (height - 100);
   draw("map", traces, {
     height, margin: {l: 10, r: 10, t: 10, b: 10},
-    xaxis: {...hidden, range: [Math.min(...C.x) - pad, Math.max(...C.x) + pad]},
-    yaxis: {...hidden, scaleanchor: C.placed ? "x" : undefined, range: [Math.min(...C.y) - pad, Math.max(...C.y) + pad]},
+    xaxis: {...hidden, range: [Math.min(...C.x) - padX, Math.max(...C.x) + padX]},
+    yaxis: {...hidden, scaleanchor: C.placed ? "x" : undefined, range: [Math.min(...C.y) - padY, Math.max(...C.y) + padY]},
   });
   const off = L.elsewhere ? ` ${L.elsewhere} true passages run along no link.` : "";
   byId("map-words").textContent = "An arrow a link and direction; its width counts the passages matched along it, dotted where none was."

@@ -95,6 +95,11 @@ function drawTimeline() {
   const ends = (kind) => shownErrors.filter((e) => (e.kind === "missed") === kind).map((e) => [e.earlier, e.later]).filter(both);
   traces.push(connectors(ends(true), row, {color: colour("bad"), width: 3, dash: "dot"}));
   traces.push(connectors(ends(false), row, {color: colour("bad"), width: 3}));
+  const edges = lanes.shown.slice(1).map((c) => lanes.top[c] - 0.5);
+  traces.push({
+    type: "scatter", mode: "lines", x: edges.flatMap(() => [state.from, end, null]), y: edges.flatMap((y) => [y, y, null]),
+    line: {color: colour("line"), width: 1}, hoverinfo: "skip",
+  });
   const longest = NARROW.matches ? 9 : 22, names = lanes.shown.map((c) => plain(short(CAMERAS[c], longest)));
   const at = timeTicks(state.from, state.span);
   draw("timeline", traces, {
@@ -105,9 +110,6 @@ function drawTimeline() {
       range: [Math.max(lanes.rows, 3) - 0.5, -0.5], showgrid: false, zeroline: false,
       tickvals: lanes.shown.map((c) => lanes.top[c] + (lanes.height[c] - 1) / 2), ticktext: names,
     },
-    shapes: lanes.shown.slice(1).map((c) => ({
-      type: "line", xref: "paper", x0: 0, x1: 1, y0: lanes.top[c] - 0.5, y1: lanes.top[c] - 0.5, line: {color: colour("line"), width: 1},
-    })),
   });
   const hidden = inside.length - bars.length;
   byId("t-shown").textContent = `${clock(state.from)} to ${clock(end)}${hidden ? `; ${hidden} tracklets not drawn: zoom in` : ""}`;
