@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -18,13 +17,9 @@ from examples.mtmc import cli, demo
 from examples.mtmc.atomic import results
 from examples.mtmc.experiment import Outcome, Size
 from examples.mtmc.matching.methods import ROWS
-from examples.mtmc.network.links_file import dump_network, load_network
-from examples.mtmc.network.network import Camera, Link, Network
+from examples.mtmc.network.links_file import load_network
 from examples.mtmc.parallel import run_seeds
-from examples.mtmc.recordings.tracklets import Recording, Track, Tracklet
-from examples.mtmc.recordings.writers import write_recording
 from examples.mtmc.scoring.evaluate import Protocol
-from examples.mtmc.simulator.simulate import World
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
@@ -94,70 +89,6 @@ def test_tracks_and_table_agree(demo_run: Path) -> None:
         assert ids == {row["identity"] for row in table if row["camera"] == f"c{n}"}
         at = [tuple(row.split(",")[:2]) for row in rows]
         assert len(set(at)) == len(at), "an identity twice in a frame"
-
-
-HOSTILE = '<img src=x onerror="alert(1)">$\\frac{&amp'
-
-
-def test_a_hostile_camera_name_does_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    name = HOSTILE.replace("\\", "")
-    network = Network(
-        {name: Camera(name, 10.0), "b": Camera("b", 10.0)}, (Link(name, "b", (1.0, 20.0)), Link("b", name, (1.0, 20.0)))
-    )
-    boxes = np.tile([5.0, 5.0, 20.0, 40.0], (20, 1))
-    tracklets = [
-        Tracklet(camera, n, np.arange(start, start + 20), boxes, None, start / 10, (start + 19) / 10, np.eye(3)[n % 3])
-        for n, (camera, start) in enumerate([(name, 1), ("b", 60), (name, 150), ("b", 230)], 1)
-    ]
-    truth = [Track(t.camera, 1 + t.id // 3, t.frames, t.boxes) for t in tracklets]
-    write_recording(tmp_path / "data", Recording(network, tracklets, truth), "mot")
-    (tmp_path / "links.yaml").write_text(dump_network(network))
-    arguments = ("--data", tmp_path / "data", "--format", "mot", "--links", tmp_path / "links.yaml")
-    assert run(monkeypatch, "track", *arguments, "--out", tmp_path / "out") == 0
-    text = (tmp_path / "out" / "report.html").read_text()
-    assert "<img src=x" not in text and "&lt;img src=x onerror=" in text
-    assert (tmp_path / "out" / "tracks" / f"{name}.txt").is_file()
-
-
-def test_track_on_ones_own_files(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recording = world.recording
-    write_recording(tmp_path / "data", recording, "aicity")
-    (tmp_path / "links.yaml").write_text(dump_network(recording.network))
-    arguments = ("--data", tmp_path / "data", "--format", "aicity", "--links", tmp_path / "links.yaml")
-    assert run(monkeypatch, "track", *arguments, "--out", tmp_path / "out", "--cross-fit") == 0
-    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
-    rows = summary["rows"]
-    assert rows["gatv2_bias"]["idf1"][0] > rows["fifo"]["idf1"][0] + 0.1
-    assert rows["gatv2_bias"]["idf1"][0] > rows["none"]["idf1"][0] + 0.1
-    # The same without embeddings: said, and done by travel times and links alone.
-    (tmp_path / "data" / "tracks.npy").unlink()
-    assert run(monkeypatch, "track", *arguments, "--out", tmp_path / "blind", "--learn-until", "180") == 0
-    summary = json.loads((tmp_path / "blind" / "summary.json").read_text())
-    assert any("no embeddings" in note for note in summary["notes"])
-    assert "prior" in summary["rows"] and "gatv2_bias" not in summary["rows"]
-
-
-@pytest.mark.parametrize(
-    ("spoil", "message"),
-    [
-        (lambda data: (data / "b.txt").unlink(), "no such file"),
-        (lambda data: (data / "b.txt").write_text("1,1,0,0,nan,9\n"), "line 1: found a box that is not finite"),
-    ],
-)
-def test_bad_input_is_one_line_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], spoil: object, message: str
-) -> None:
-    data = tmp_path / "data"
-    data.mkdir()
-    for name in "ab":
-        (data / f"{name}.txt").write_text("1,1,0,0,9,9\n")
-    (tmp_path / "links.yaml").write_text("cameras:\n  a: {fps: 10}\n  b: {fps: 10}\n")
-    spoil(data)  # type: ignore[operator]
-    arguments = ("--data", data, "--format", "mot", "--links", tmp_path / "links.yaml", "--out", tmp_path / "out")
-    assert run(monkeypatch, "track", *arguments) == 2
-    said = capsys.readouterr().err
-    assert message in said and said.count("\n") == 1
-    assert not (tmp_path / "out").exists() and not leftovers(tmp_path)
 
 
 def test_an_interrupted_run_leaves_nothing_half_written(
