@@ -11,6 +11,8 @@ tracklet –ends→      nobody      and go nowhere
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -42,9 +44,10 @@ def build_graph(
     tracklets, names = recording.tracklets, list(recording.network.cameras)
     number = {name: n for n, name in enumerate(names)}
     between = [x for x in network.links if x.source != x.target]
+    leaving, coming = Counter(x.source for x in between), Counter(x.target for x in between)
     data = HeteroData()
 
-    length = np.array([[np.log1p(t.time_out - t.time_in), np.log1p(len(t.frames))] for t in tracklets])
+    length = np.log1p([[t.time_out - t.time_in, len(t.frames)] for t in tracklets])
     data["tracklet"].x = torch.as_tensor(length.reshape(-1, EXTRA_DIM) - 2.5, dtype=torch.float32)
     data["tracklet"].camera = torch.tensor([number[t.camera] for t in tracklets], dtype=torch.int64)
     one = np.ones((len(tracklets), 1))
@@ -57,8 +60,8 @@ def build_graph(
                 np.log(rate[name]) + 3,
                 network.cameras[name].starts,
                 network.cameras[name].ends,
-                float(sum(x.source == name for x in between)) / 3,
-                float(sum(x.target == name for x in between)) / 3,
+                leaving[name] / 3,
+                coming[name] / 3,
             ]
             for name in names
         ],
@@ -70,10 +73,10 @@ def build_graph(
     adjacent.edge_index = torch.tensor(
         [[number[x.source] for x in between], [number[x.target] for x in between]], dtype=torch.int64
     )
-    typical = [np.sign(x.density.centre) * np.log1p(abs(x.density.centre)) / 4 for x in between]
-    adjacent.edge_attr = torch.tensor(
-        [[np.log(max(x.prior, 1e-6)) / 4, t] for x, t in zip(between, typical, strict=True)], dtype=torch.float32
-    ).reshape(-1, ADJACENT_DIM)
+    centre, share = np.array([x.density.centre for x in between]), np.array([x.prior for x in between])
+    typical = np.sign(centre) * np.log1p(np.abs(centre)) / 4
+    known = np.stack([np.log(np.maximum(share, 1e-6)) / 4, typical], 1)
+    adjacent.edge_attr = torch.as_tensor(known.reshape(-1, ADJACENT_DIM), dtype=torch.float32)
 
     kind = kinds(recording, pairs)
     slots = slots_of(recording, pairs.source, pairs.target)

@@ -25,6 +25,7 @@ from examples.mtmc.matching.candidates import Candidates
 from examples.mtmc.matching.places import place_evidence
 from examples.mtmc.matching.slots import KINDS, kinds
 from examples.mtmc.network.network import Link, Network
+from examples.mtmc.network.travel import log_densities
 from examples.mtmc.network.zones import zone_names, zone_shares
 from examples.mtmc.recordings.tracklets import Recording
 
@@ -74,14 +75,22 @@ def prior_of(
     network = network or recording.network
     rate = (rates or rates_of(recording)).around
     link, travel, zone = (np.zeros(len(pairs)) for _ in range(3))
-    for number, given in enumerate(recording.network.links):
-        own = pairs.link == number
-        believed = network.link(given.source, given.target)
-        if believed is None or not own.any():
-            continue  # a link that the network does not know keeps probability 0
-        link[own] = believed.prior
-        travel[own] = believed.density.log_density(pairs.delay[own]) - np.log(rate[pairs.target[own]])
-        zone[own] = zone_evidence(recording, network, believed, pairs.source[own], pairs.target[own])
+    used, which = np.unique(pairs.link, return_inverse=True)
+    links = [recording.network.links[n] for n in used.tolist()]
+    known = [(n, believed) for n, x in enumerate(links) if (believed := network.link(x.source, x.target))]
+    place = np.full(len(links), -1, dtype=np.int64)  # a link that the network does not know keeps probability 0
+    place[[n for n, _ in known]] = np.arange(len(known))
+    own = np.flatnonzero(place[which] >= 0)
+    row = place[which[own]]
+    if len(own):
+        link[own] = np.array([x.prior for _, x in known])[row]
+        travel[own] = log_densities([x.density for _, x in known], row, pairs.delay[own]) - np.log(
+            rate[pairs.target[own]]
+        )
+    for n, given in known:
+        if given.zones:
+            own = np.flatnonzero(which == n)
+            zone[own] = zone_evidence(recording, network, given, pairs.source[own], pairs.target[own])
     overlap = kinds(recording, pairs) == KINDS.index("overlap")
     starts = np.array([network.cameras[t.camera].starts for t in recording.tracklets])
     ends = np.array([network.cameras[t.camera].ends for t in recording.tracklets])

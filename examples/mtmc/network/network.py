@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,7 +82,11 @@ class Network:
 
     def link(self, source: str, target: str) -> Link | None:
         """The link of one direction, or None."""
-        return next((x for x in self.links if (x.source, x.target) == (source, target)), None)
+        return self._by_ends.get((source, target))
+
+    @cached_property
+    def _by_ends(self) -> dict[tuple[str, str], Link]:
+        return {(x.source, x.target): x for x in reversed(self.links)}
 
     def without(self, source: str, target: str) -> Network:
         """The network with one directed link taken out."""
