@@ -82,7 +82,7 @@ def _tracklet(rng: np.random.Generator, network: Network, camera: str, id: int, 
     frames = 1 + np.cumsum(rng.integers(1, 4, size=int(rng.integers(1, 6))))
     frames += int(rng.integers(0, 1000))
     if network.cameras[camera].fps < 1:
-        frames = frames[:1]  # at a frame in many seconds, an id that skips one has been away for long
+        frames = frames[0] + np.arange(len(frames))  # an id that skips one of so few has been away for long
     boxes = np.concatenate([rng.uniform(-50, 2000, (len(frames), 2)), rng.uniform(0.001, 500, (len(frames), 2))], 1)
     world = rng.normal(size=(len(frames), 2)) * 100 if rng.random() < 0.5 else None
     first, last = network.cameras[camera].seconds(frames[[0, -1]]).tolist()

@@ -43,7 +43,7 @@ class Clocks:
                 self.turns.add(camera)
             newest = self.newest.get(camera, int(frames[0]))
             before = np.maximum.accumulate(np.concatenate([[newest], frames]))[:-1]
-            limit = self.jump * self.cameras[camera].fps
+            limit = max(self.jump * self.cameras[camera].fps, 1)
             if camera in self.turns and (np.abs(frames - before) > limit).any():
                 self._one_by_one(camera, own, frame, id, keep, chunk)
                 continue
@@ -65,7 +65,7 @@ class Clocks:
         chunk: Chunk,
     ) -> None:
         here = self.cameras[camera]
-        limit = self.jump * here.fps
+        limit = max(self.jump * here.fps, 1)
         given = frame[own]
         newest = self.newest.get(camera, int(given[0]) + self.shift.get(camera, 0))
         for k, row in enumerate(own.tolist()):

@@ -23,7 +23,7 @@ class Order:
 
     def __init__(self, network: Network, log: Log, name: str, slack: int, gap: float | None) -> None:
         self.log, self.name, self.slack = log, name, 0 if log.strict else slack
-        self.gaps = np.array([np.inf if gap is None else gap * c.fps for c in network.cameras.values()])
+        self.gaps = np.array([np.inf if gap is None else max(gap * c.fps, 1) for c in network.cameras.values()])
         self.waiting: list[Chunk] = []
         self.late: set[int] = set()  # lines that wait out of order
         self.last: dict[tuple[int, int], tuple[int, int]] = {}  # of an id: its latest frame, and how often it began
