@@ -133,6 +133,20 @@ def roundabout(
 
 
 @app.command()
+def ablate(
+    out: Annotated[Path, typer.Option(help="Folder for the results.")],
+    seeds: Annotated[int, typer.Option(min=1, help="How many simulated networks.")] = 3,
+    small: Annotated[bool, typer.Option("--small", help="A few minutes of a quiet day: not a result.")] = False,
+    workers: Annotated[int | None, typer.Option(min=1, help="Processes (default: one a core).")] = None,
+    json: Json = False,
+) -> None:
+    """Take the matcher apart: every term of the prior, the score and the rounds has its row."""
+    from examples.mtmc.ablation import run_ablation
+
+    answer(run_ablation(out, seeds, small, workers, console(json)), json)
+
+
+@app.command()
 def simulate(
     out: Annotated[Path, typer.Option(help="Folder for the recording.")],
     preset: Annotated[str, typer.Option(help="easy, real or hard.")] = "real",

@@ -71,17 +71,39 @@ def periods(seed: int, size: Size) -> tuple[Recording, Recording, dict[str, floa
     return training.recording, test.recording, measure(training)
 
 
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """The scenes of one seed: the stretch to fit on, the stretch held out, both together, and the later test."""
+
+    fitting: Scene
+    holding: Scene
+    whole: Scene
+    testing: Scene
+    figures: dict[str, float]
+
+
+def prepare(seed: int, size: Size) -> Prepared:
+    """Simulate both periods and learn the links of each scene from what it may have seen."""
+    training, test, figures = periods(seed, size)
+    cut = training.tracklets[0].time_in + 60 * size.training_minutes * 2 / 3
+    fitted_on, held_out = training.between(-np.inf, cut), training.between(cut, np.inf)
+    early, learned = learn_links(fitted_on), learn_links(training)
+    return Prepared(
+        cross_fitted(fitted_on, early),
+        scene(held_out, early),
+        cross_fitted(training, learned),
+        scene(test, learned),
+        figures,
+    )
+
+
 def run_seed(seed: int, size: Size, protocol: Protocol, report: Callable[[str], None] = lambda stage: None) -> Outcome:
     """All rows of one seed; ``report`` hears every stage as it starts (``stages`` of them)."""
     report("simulating")
-    outcome = Outcome(seed)
-    training, test, outcome.figures = periods(seed, size)
-    cut = training.tracklets[0].time_in + 60 * size.training_minutes * 2 / 3
-    fitted_on, held_out = training.between(-np.inf, cut), training.between(cut, np.inf)
-    early = learn_links(fitted_on)
-    learned = learn_links(training)
-    fitting, holding = cross_fitted(fitted_on, early), scene(held_out, early)
-    whole, testing = cross_fitted(training, learned), scene(test, learned)
+    given = prepare(seed, size)
+    outcome = Outcome(seed, figures=given.figures)
+    fitting, holding, whole, testing = given.fitting, given.holding, given.whole, given.testing
+    training, test, learned = whole.recording, testing.recording, whole.network
     matchers: dict[str, Matcher] = {}
     for row in ("gatv2", "gatv2_bias"):
         report(f"training {row}")

@@ -24,6 +24,9 @@ from examples.mtmc.experiment import STAGES, Outcome, Size, run_seed
 from examples.mtmc.kept import keep, key, recall
 from examples.mtmc.scoring.evaluate import Protocol
 
+Report = Callable[[str], None]
+Run = Callable[[int, Size, Protocol, Report], Outcome]
+
 
 def run_seeds(
     seeds: list[int],
@@ -32,33 +35,36 @@ def run_seeds(
     console: Console,
     workers: int | None,
     work: Path | None = None,
+    run: Run = run_seed,
+    stages: int = STAGES,
 ) -> list[Outcome]:
     """Outcomes in the order of the seeds; the numbers do not depend on the number of workers.
 
-    ``work`` is the folder where finished seeds are kept and looked for; None keeps nothing.
+    ``work`` is the folder where finished seeds are kept and looked for; None keeps nothing. ``run`` makes the outcome
+    of a seed in so many ``stages``.
     """
     if work is not None:
         work.mkdir(parents=True, exist_ok=True)  # fails now rather than after the first seed
-    found = _finished(seeds, size, protocol, work, console)
+    found = _finished(seeds, size, protocol, work, console, run)
     missing = [seed for seed in seeds if seed not in found]
     workers = min(workers or available_cores(), max(len(missing), 1))
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("starting", total=len(missing) * STAGES)
+        task = progress.add_task("starting", total=len(missing) * stages)
 
         def told(seed: int, stage: str) -> None:
             progress.update(task, advance=1, description=f"seed {seed}: {stage}")
 
         if workers == 1:
             for seed in missing:
-                found[seed] = _one(seed, size, protocol, work, partial(told, seed))
+                found[seed] = _one(seed, size, protocol, work, partial(told, seed), run)
             return [found[seed] for seed in seeds]
         context = multiprocessing.get_context("spawn")
         news, others = context.Queue(), set(multiprocessing.active_children())
         with ProcessPoolExecutor(workers, mp_context=context, initializer=_begin, initargs=(news,)) as pool:
-            runs = {seed: pool.submit(_in_worker, seed, size, protocol, work) for seed in missing}
+            jobs = {seed: pool.submit(_in_worker, seed, size, protocol, work, run) for seed in missing}
             try:
-                pending = set(runs.values())
+                pending = set(jobs.values())
                 while pending:
                     done, pending = wait(pending, timeout=0.2, return_when=FIRST_COMPLETED)
                     while True:
@@ -66,14 +72,14 @@ def run_seeds(
                             told(*news.get_nowait())
                         except queue.Empty:
                             break
-                    for run in done:
-                        run.result()  # raises what a worker raised, at once
+                    for job in done:
+                        job.result()  # raises what a worker raised, at once
             except BaseException:
                 for process in set(multiprocessing.active_children()) - others:
                     process.kill()  # what they keep appears whole or not at all
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-            found |= {seed: run.result() for seed, run in runs.items()}
+            found |= {seed: job.result() for seed, job in jobs.items()}
             return [found[seed] for seed in seeds]
 
 
@@ -82,19 +88,19 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _place(work: Path, seed: int, size: Size, protocol: Protocol) -> Path:
-    return work / f"seed-{seed}-{key(seed, size, protocol)}.npz"
+def _place(work: Path, seed: int, size: Size, protocol: Protocol, run: Run) -> Path:
+    return work / f"seed-{seed}-{key(seed, size, protocol, run.__name__)}.npz"
 
 
 def _finished(
-    seeds: list[int], size: Size, protocol: Protocol, work: Path | None, console: Console
+    seeds: list[int], size: Size, protocol: Protocol, work: Path | None, console: Console, run: Run
 ) -> dict[int, Outcome]:
     """Outcomes that an earlier run of the same code and settings kept; a damaged one is as good as none."""
     found: dict[int, Outcome] = {}
     if work is None:
         return found
     for seed in seeds:
-        path = _place(work, seed, size, protocol)
+        path = _place(work, seed, size, protocol, run)
         try:
             outcome = recall(path)
             if not isinstance(outcome, Outcome) or outcome.seed != seed:
@@ -127,19 +133,19 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _in_worker(seed: int, size: Size, protocol: Protocol, work: Path | None) -> Outcome:
-    return _one(seed, size, protocol, work, lambda stage: _news.put((seed, stage)))
+def _in_worker(seed: int, size: Size, protocol: Protocol, work: Path | None, run: Run) -> Outcome:
+    return _one(seed, size, protocol, work, lambda stage: _news.put((seed, stage)), run)
 
 
-def _one(seed: int, size: Size, protocol: Protocol, work: Path | None, report: Callable[[str], None]) -> Outcome:
+def _one(seed: int, size: Size, protocol: Protocol, work: Path | None, report: Report, run: Run) -> Outcome:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # the same sums in the same order, whatever else runs
     try:
-        outcome = run_seed(seed, size, protocol, report)
+        outcome = run(seed, size, protocol, report)
     finally:
         torch.set_num_threads(threads)
     if work is not None:
-        place = _place(work, seed, size, protocol)
+        place = _place(work, seed, size, protocol, run)
         for old in place.parent.glob(f"seed-{seed}-*.npz"):
             old.unlink(missing_ok=True)  # of other settings or other code
         keep(place, outcome)

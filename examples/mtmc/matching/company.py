@@ -72,7 +72,7 @@ def _compete(
     )  # fmt: skip
     assert isinstance(result, attnops.AttentionOutput) and result.lse is not None
     total = result.lse[0]
-    return logit - total[slot], nobody - total, result.out[0]
+    return logit - total[slot], nobody - total, result.out[0].detach()  # what is carried is not learned through
 
 
 class Round(nn.Module):

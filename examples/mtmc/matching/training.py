@@ -14,7 +14,7 @@ from torch_geometric.data import HeteroData
 from examples.mtmc.matching.checkpoint import Checkpoint, Progress
 from examples.mtmc.matching.matcher import Form, Matcher, Matches
 
-STEPS, EVERY = 100, 10
+STEPS, EVERY = 60, 10
 
 
 @dataclass(frozen=True)
