@@ -49,7 +49,7 @@ def run_seeds(
     missing = [seed for seed in seeds if seed not in found]
     workers = min(workers or available_cores(), max(len(missing), 1))
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("starting", total=len(missing) * stages)
 
         def told(seed: int, stage: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import sys
 from pathlib import Path
@@ -20,6 +21,7 @@ from examples.mtmc.matching.methods import ROWS
 from examples.mtmc.network.links_file import load_network
 from examples.mtmc.parallel import run_seeds
 from examples.mtmc.scoring.evaluate import Protocol
+from examples.mtmc.scoring.summary import screen_table
 
 
 def run(monkeypatch: pytest.MonkeyPatch, *arguments: str | Path) -> int:
@@ -106,6 +108,15 @@ def test_an_interrupted_run_leaves_nothing_half_written(
     assert "interrupted" in capsys.readouterr().err
     assert [path.name for path in out.iterdir()] == ["summary.json"] and (out / "summary.json").read_text() == "old"
     assert not leftovers(tmp_path)
+
+
+def test_the_table_of_a_terminal_is_whole_at_80_columns() -> None:
+    scores = dict.fromkeys(("idf1", "hota", "assa", "link_precision", "link_recall"), [0.5, 0.01])
+    rows = {row: scores for row in (*ROWS, "shifted 20 %", "link missing")}
+    screen = Console(width=80, file=io.StringIO())
+    screen.print(screen_table(rows, 5, "a title that is longer than the table is wide, so that it has to be broken"))
+    text = screen.file.getvalue()  # type: ignore[attr-defined]
+    assert "…" not in text and text.count("0.500±0.010") == 5 * len(rows)
 
 
 def test_results_replace_their_own_files_alone(tmp_path: Path) -> None:

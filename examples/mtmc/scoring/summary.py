@@ -38,7 +38,7 @@ def cells(scores: dict[str, list[float]], spread: bool) -> list[str]:
 
 def screen_table(rows: Scores, seeds: int, title: str) -> Screen:
     """For the terminal."""
-    table = Screen(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Screen(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("row", no_wrap=True)
     for name in SHOWN.values():
         table.add_column(name, justify="right", no_wrap=True)
