@@ -14,11 +14,14 @@ from attnops import Coords, Edges
 from attnops.closeness import assert_close_as_reference
 from attnops.distributed import (
     DisagreementError,
+    HaloPlan,
     Partition,
     graph_attend,
+    halo_exchange,
     partition,
     plan_halo,
 )
+from attnops.graph import GATv2Conv, TransformerConv
 
 HEADS, KV_HEADS, DIM, VALUE_DIM = 4, 2, 6, 5
 
@@ -178,6 +181,53 @@ def test_equal_to_one_process(ranks: Any, world: int) -> None:
             assert_close_as_reference(
                 gradient, golden_gradients[name], reference_gradients[name], kind=kind, what=f"{what}: {name}"
             )
+
+
+class Layers(nn.Module):
+    """Layers that know nothing of ranks: one over one set of nodes, with self-loops, one over held and own rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = GATv2Conv(5, 3, heads=2, edge_dim=2)
+        self.second = TransformerConv(6, 4, heads=2, edge_dim=2, beta=True)
+
+    def on_a_rank(self, x: Tensor, plan: HaloPlan, attr: Tensor) -> Tensor:
+        held = halo_exchange(x, plan)
+        h = self.first(held, plan.edge_index, attr)[: len(x)].tanh()
+        out: Tensor = self.second((halo_exchange(h, plan), h), plan.edge_index, attr)
+        return out
+
+    def forward(self, x: Tensor, edge_index: Tensor, attr: Tensor) -> Tensor:
+        h = self.first(x, edge_index, attr).tanh()
+        out: Tensor = self.second((h, h), edge_index, attr)
+        return out
+
+
+def layers() -> tuple[Layers, Edges, Tensor, Tensor]:
+    torch.manual_seed(0)
+    case = Case(num_edges=50, dtype=torch.float64)
+    edges = Problem(case, case.dtype).edges()
+    x, attr = torch.randn(13, 5).double().requires_grad_(), torch.randn(50, 2).double().requires_grad_()
+    return Layers().double(), edges, x, attr
+
+
+def layers_on_a_rank(group: Any) -> tuple[Tensor, Tensor, list[Tensor]]:
+    model, edges, x, attr = layers()
+    plan = plan_halo(edges, partition(edges, group.size()), group=group)
+    out = model.on_a_rank(x[plan.queries], plan, attr[plan.edge])
+    loss = (out.cos() * (1 + plan.queries).unsqueeze(1)).sum()
+    return plan.queries, out.detach(), list(torch.autograd.grad(loss, [x, attr, *model.parameters()]))
+
+
+def test_layers_run_over_what_a_rank_holds(ranks: Any) -> None:
+    model, edges, x, attr = layers()
+    want = model(x, edges.edge_index, attr)
+    of_want = torch.autograd.grad((want.cos() * torch.arange(1, 14).unsqueeze(1)).sum(), [x, attr, *model.parameters()])
+    results = ranks(layers_on_a_rank, world=3)
+    for queries, out, _ in results:
+        assert torch.allclose(out, want[queries], rtol=1e-12, atol=1e-12)
+    for gradients in zip(of_want, *(gradients for _, _, gradients in results), strict=True):
+        assert torch.allclose(sum(gradients[1:]), gradients[0], rtol=1e-10, atol=1e-11)  # type: ignore[arg-type]
 
 
 def refused(group: Any, change: str) -> str:
