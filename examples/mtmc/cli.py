@@ -180,6 +180,9 @@ def learn_links(
     discover: Annotated[
         bool, typer.Option("--discover", help="Add links that the file has not (always, where it has none).")
     ] = False,
+    clocks: Annotated[
+        bool, typer.Option("--clocks", help="Set clock offsets too, where views overlap and rows carry places.")
+    ] = False,
     tolerant: Annotated[bool, typer.Option("--tolerant", help="Leave faulty rows out and count them.")] = False,
     json: Json = False,
 ) -> None:
@@ -190,7 +193,7 @@ def learn_links(
     if format not in FORMATS:
         raise typer.BadParameter(f"{format!r}; it must be one of {', '.join(FORMATS)}", param_hint="--format")
     source = Source(data, format, matches, least_score, until, tolerant)
-    answer(run_learn(source, links, out, discover, console(json)), json)
+    answer(run_learn(source, links, out, discover, clocks, console(json)), json)
 
 
 @app.command("convert-links")

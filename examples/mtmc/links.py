@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from examples.mtmc.matching.candidates import candidates
 from examples.mtmc.network.discover import discovered
 from examples.mtmc.network.layout import read_layout
 from examples.mtmc.network.learn import learn_links
+from examples.mtmc.network.learn_clocks import clock_differences, retimed, with_clocks
 from examples.mtmc.network.links_file import load_network, write_network
 from examples.mtmc.network.network import Link, Network
 from examples.mtmc.network.travel import TravelTime
@@ -36,8 +37,9 @@ class Source:
     tolerant: bool = False
 
 
-def run_learn(source: Source, links: Path, out: Path, discover: bool, console: Console) -> dict[str, Any]:
-    """Learn links and write them; links that the file has not are found where it has none, or with ``discover``."""
+def run_learn(source: Source, links: Path, out: Path, discover: bool, clocks: bool, console: Console) -> dict[str, Any]:
+    """Learn links and write them; links that the file has not are found where it has none, or with ``discover``;
+    ``clocks``: clock offsets too, where views overlap and places are known."""
     with console.status("reading") as status:
         network = load_network(links)
         log = Log(strict=not source.tolerant)
@@ -56,6 +58,10 @@ def run_learn(source: Source, links: Path, out: Path, discover: bool, console: C
     if not any(t.truth is not None for t in recording.tracklets):
         raise InputError(source.data, None, "no true identities", "ground truth, or matches (--matches)")
     with console.status("learning"):
+        differences = clock_differences(recording) if clocks else []
+        if differences:
+            network = with_clocks(network, differences)
+            recording = retimed(recording, network)
         before = {(x.source, x.target) for x in network.links}
         if discover or not network.links:
             network = discovered(recording)
@@ -66,12 +72,25 @@ def run_learn(source: Source, links: Path, out: Path, discover: bool, console: C
     write_network(out, learned)
     rows = [_row(link, passages[n], (link.source, link.target) not in before) for n, link in enumerate(learned.links)]
     console.print(_table(rows, f"Links learned from {len(recording.tracklets)} tracklets"))
+    if clocks and not differences:
+        console.print("Note: no two views share enough walkers with places: clocks as given")
+    for d in differences:
+        text = (
+            f"clock of {d.later} ahead of {d.camera} by {d.seconds:+.2f} ± {d.error:.2f} s ({d.pairs} tracklet pairs)"
+        )
+        console.print(f"Note: {text}", soft_wrap=True)
     if not complete:
         console.print("Note: matches with scores say who goes on, not who leaves: priors, starts and ends as given")
     for line in log.lines():
         console.print(line, soft_wrap=True)
     console.print(f"Links: {out}", soft_wrap=True)
-    return {"links_file": str(out), "tracklets": len(recording.tracklets), "links": rows, "log": log.as_dict()}
+    return {
+        "links_file": str(out),
+        "tracklets": len(recording.tracklets),
+        "links": rows,
+        "clocks": [asdict(d) for d in differences],
+        "log": log.as_dict(),
+    }
 
 
 def _passages(recording: Recording, network: Network) -> list[int]:
