@@ -8,8 +8,9 @@ import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 
-from examples.mtmc.matching.associate import assign, associate
-from examples.mtmc.network.network import Camera, Network
+from examples.mtmc.matching.associate import Identities, _assigned, _greedy, assign, associate
+from examples.mtmc.matching.slots import slots_of, true_pairs
+from examples.mtmc.network.network import Camera, Link, Network
 from examples.mtmc.recordings.tracklets import Recording, Tracklet
 
 
@@ -82,3 +83,62 @@ def test_fragments_of_a_camera_join() -> None:
     recording = _recording([("a", 0, 3), ("a", 4, 3), ("a", 8, 3)])
     assert associate(recording, np.array([0, 1]), np.array([1, 2]), np.ones(2)).tolist() == [0, 0, 0]
     assert all(x.time_out < y.time_in for x, y in pairwise(recording.tracklets))
+
+
+@hypothesis.given(_spans, st.integers(0, 2**32 - 1), st.booleans())
+def test_never_worse_than_greedy(spans: list[tuple[str, int, int]], seed: int, overlapping: bool) -> None:
+    """The sum of the links that are joined; greedy takes the best link that is left, again and again."""
+    recording = _recording(spans)
+    if overlapping:
+        views = tuple(Link(a, b, (-20.0, 20.0)) for a in "abc" for b in "abc" if a != b)
+        recording = Recording(Network(recording.network.cameras, views), recording.tracklets)
+    source, target = (x.astype(np.int64) for x in np.triu_indices(len(recording.tracklets), 1))
+    gain = np.random.default_rng(seed).normal(0.2, 1, len(source))
+    slots = slots_of(recording, source, target)
+    ways = [way(Identities(recording), source, target, slots, gain) for way in (_assigned, _greedy)]
+    for joined in ways:
+        assert len(set(slots.out_of[joined])) == len(set(slots.into[joined])) == len(joined), "a slot filled twice"
+        assert (gain[joined] > 0).all()
+    best = max(ways, key=lambda edges: float(gain[edges].sum()))
+    groups = Identities(recording)
+    for edge in best:
+        assert groups.join(int(source[edge]), int(target[edge]))
+    assert associate(recording, source, target, gain).tolist() == groups.labels().tolist()
+
+
+def test_one_seen_by_three_overlapping_views_is_one_and_goes_on() -> None:
+    """X is seen by a, b and c at once; only a knows b and c, and only b leads on, so that a chain would break."""
+    network = Network(
+        {name: Camera(name, 1.0) for name in "abcd"},
+        (Link("a", "b", (-20.0, 5.0)), Link("a", "c", (-20.0, 5.0)), Link("b", "d", (1.0, 30.0))),
+    )
+    spans = [("a", 0, 10), ("b", 2, 10), ("c", 3, 10), ("d", 20, 5)]
+    tracklets = [
+        Tracklet(camera, n, np.arange(start, start + length), np.ones((length, 4)), None, start, start + length - 1)
+        for n, (camera, start, length) in enumerate(spans)
+    ]
+    recording = Recording(network, tracklets)
+    source, target = np.array([0, 0, 1]), np.array([1, 2, 3])
+    assert associate(recording, source, target, np.array([3.0, 2.0, 1.0])).tolist() == [0, 0, 0, 0]
+    # Views that are believed to lie one after the other leave a place for one of them alone.
+    apart = Network(network.cameras, (Link("a", "b", (1.0, 20.0)), Link("a", "c", (1.0, 20.0))))
+    given = Recording(apart, tracklets)
+    assert associate(given, source, target, np.array([3.0, 2.0, 1.0])).tolist() == [0, 0, 1, 0]
+
+
+def test_true_pairs_are_the_nearest_in_their_slots() -> None:
+    network = Network(
+        {name: Camera(name, 1.0) for name in "ab"}, (Link("a", "b", (-20.0, 9.0)), Link("b", "a", (-20.0, 9.0)))
+    )
+    spans = [("a", 0, 4), ("b", 2, 4), ("a", 6, 4), ("b", 8, 4)]
+    tracklets = [
+        Tracklet(c, n, np.arange(s, s + k), np.ones((k, 4)), None, s, s + k - 1, truth=7)
+        for n, (c, s, k) in enumerate(spans)
+    ]
+    recording = Recording(network, tracklets)
+    source, target = (x.astype(np.int64) for x in np.triu_indices(4, 1))
+    true = true_pairs(recording, source, target)
+    found = {(int(a), int(b)) for a, b in zip(source[true], target[true], strict=True)}
+    # Each to the next of the other view, and each to the next of its own though the other saw the same in between;
+    # 0 to 3 is neither's nearest.
+    assert found == {(0, 1), (1, 2), (2, 3), (0, 2), (1, 3)}

@@ -54,7 +54,7 @@ def train(
         schedule.step()
         so_far.step = step + 1
         tick()
-        if step % EVERY == EVERY - 1:
+        if step % EVERY == EVERY - 1 or step == steps - 1:
             with torch.no_grad():
                 so_far.better(float(loss(matcher(held_out.graph), held_out)), matcher)
             if checkpoint:
