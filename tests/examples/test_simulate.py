@@ -13,9 +13,13 @@ import numpy as np
 import pytest
 
 from examples.mtmc import cli
+from examples.mtmc.matching.appearance import looks_of
+from examples.mtmc.matching.associate import associate
+from examples.mtmc.matching.baselines import appearance_gain, appearance_pairs, oracle
 from examples.mtmc.network.links_file import load_network
 from examples.mtmc.recordings.readers import read
 from examples.mtmc.recordings.tracklets import Tracklet
+from examples.mtmc.scoring.evaluate import Protocol, evaluate, quick_idf1
 from examples.mtmc.simulator import city as city_module
 from examples.mtmc.simulator import looks, town, write
 from examples.mtmc.simulator.city import MOST_NEIGHBOURS, city, city_network, neighbours
@@ -96,6 +100,15 @@ def test_a_figure_that_is_off_is_named(
 
 def test_every_figure_with_a_tolerance_can_be_off() -> None:
     assert set.union(*(rows for _, _, _, rows in BROKEN)) == {n for n, row in ROWS.items() if row.tolerance != "–"}
+
+
+def test_the_real_preset_is_not_too_easy() -> None:
+    recording = simulate(0, minutes=12).recording
+    source, target = appearance_pairs(recording)
+    gain = appearance_gain(looks_of(recording), source, target)
+    alone = [quick_idf1(recording, associate(recording, source, target, gain - t)) for t in (0.3, 0.4, 0.5, 0.6)]
+    assert 0.4 < max(alone) < 0.8, "appearance alone, with the threshold that suits it best"
+    assert evaluate(recording, oracle(recording), Protocol())["idf1"] < 0.95, "whatever joins these tracklets"
 
 
 def test_presets_say_what_they_change_and_go_from_easy_to_hard() -> None:
