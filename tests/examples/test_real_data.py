@@ -126,7 +126,7 @@ def test_order_as_a_bias_beats_first_in_first_out(data_dir: Path) -> None:
     folder = data_dir / "mtmc" / "roundabouthd_matches"
     summary = run_roundabout(folder, None, 2, Console(quiet=True))
     rows = {row: {name: mean for name, (mean, _) in scores.items()} for row, scores in summary["rows"].items()}
-    best = rows["attributes_order"]
+    best = rows["both"]
     assert best["accuracy"] > 0.92
     for row in ("fifo", "fifo_told", "fifo_alike", "attributes", "alignment"):
         assert best["accuracy"] > rows[row]["accuracy"] + 0.08

@@ -84,6 +84,6 @@ def identities(recording: Recording) -> dict[str, Identity]:
         "window": associate(recording, *links, prior_of(recording, pairs).log_odds(pairs)),
         "time": associate(recording, *links, time),
         "place": join_groups(recording, groups, pairs, np.full(len(pairs), -1.0)),
-        "place_time": join_groups(recording, groups, pairs, time),
+        "place_time": join_groups(recording, groups, pairs, np.where(fitted.overlap, -1.0, time)),
         "oracle": oracle(recording),
     }

@@ -7,11 +7,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from examples.mtmc.matching.associate import associate
+from examples.mtmc.matching.associate import Identities, associate
 from examples.mtmc.matching.candidates import Candidates
 from examples.mtmc.recordings.tracklets import Recording
-
-CERTAIN = 1e3  # log-odds of a link within a group
 
 
 def group(recording: Recording, odds: dict[tuple[int, int], float]) -> list[list[int]]:
@@ -53,11 +51,16 @@ def join_groups(
     to any but its first to enter, say nothing.
     """
     own = {n: members for members in groups for n in members}
-    leaves = {id(m): max(m, key=lambda n: recording.tracklets[n].time_out) for m in groups}
-    links = [(a, b, CERTAIN) for members in groups for a, b in pairwise(members)]
-    for a, b, value in zip(pairs.source.tolist(), pairs.target.tolist(), gain.tolist(), strict=True):
-        before, after = own[a], own[b]
-        if before is not after and a == leaves[id(before)] and b == after[0] and before[-1] < b:
-            links.append((before[-1], b, value))
-    source, target = (np.array([link[k] for link in links], dtype=np.int64) for k in (0, 1))
-    return associate(recording, source, target, np.array([link[2] for link in links], dtype=np.float64))
+    leaves = {n: max(members, key=lambda m: recording.tracklets[m].time_out) for n, members in own.items()}
+    asked = np.array(
+        [
+            own[a] is not own[b] and a == leaves[a] and b == own[b][0]
+            for a, b in zip(pairs.source.tolist(), pairs.target.tolist(), strict=True)
+        ],
+        dtype=bool,
+    )
+    identities = Identities(recording)
+    for members in groups:
+        for a, b in pairwise(members):
+            identities.join(a, b)
+    return associate(recording, pairs.source[asked], pairs.target[asked], gain[asked], identities)

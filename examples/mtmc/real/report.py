@@ -65,7 +65,7 @@ def _told(
     out: Path | None,
     console: Console,
 ) -> dict[str, Any]:
-    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     table.add_column("row", no_wrap=True)
     for name in shown.values():
         table.add_column(name, justify="right", no_wrap=True)

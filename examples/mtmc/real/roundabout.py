@@ -20,7 +20,7 @@ MEANING = {
     "fifo_alike": "first in, first out among equal colour, make and model",
     "attributes": "attributes and nobody, no order",
     "alignment": "attributes and nobody, never overtaking",
-    "attributes_order": "attributes and nobody, with order as a bias",
+    "both": "attributes and nobody, with order as a bias",
 }
 
 
@@ -41,7 +41,7 @@ def answers(crossing: Crossing, others: list[Crossing]) -> dict[str, Answer]:
         "fifo_alike": fifo(crossing, lambda a, b: crossing.leaving_looks[a] == crossing.entering_looks[b]),
         "attributes": assigned(alone),
         "alignment": aligned,
-        "attributes_order": assigned(ordered),
+        "both": assigned(ordered),
     }
 
 
