@@ -111,8 +111,8 @@ def test_an_interrupted_run_leaves_nothing_half_written(
 
 
 def test_the_table_of_a_terminal_is_whole_at_80_columns() -> None:
-    scores = dict.fromkeys(("idf1", "hota", "assa", "link_precision", "link_recall"), [0.5, 0.01])
-    rows = {row: scores for row in (*ROWS, "shifted 20 %", "link missing")}
+    scores = {key: [0.5, 0.01] for key in ("idf1", "hota", "assa", "link_precision", "link_recall")}
+    rows = dict.fromkeys((*ROWS, "shifted 20 %", "link missing"), scores)
     screen = Console(width=80, file=io.StringIO())
     screen.print(screen_table(rows, 5, "a title that is longer than the table is wide, so that it has to be broken"))
     text = screen.file.getvalue()  # type: ignore[attr-defined]
