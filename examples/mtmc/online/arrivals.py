@@ -58,25 +58,18 @@ class Arrivals:
             around[n] = (others / known + camera[t.camera]) / 2
         return Rates(camera, around)
 
-    def looks_of(self, tracklets: list[Live], view: list[Live], ended: bool) -> NDArray[np.float64]:
-        """Looks less the mean of their camera and of unit length, 0 where nothing is known; the mean
-        is held back while it is one of few.
+    def looks_of(self, tracklets: list[Live], ended: bool) -> NDArray[np.float64]:
+        """Looks less the mean of their camera and of unit length, 0 where nothing is known.
 
-        ``view`` are the tracklets that have not ended.
+        The mean is that of tracklets that ended, and held back while they are few.
         """
         looks = [t.look for t in tracklets]
         known = next((x for x in looks if x is not None), None)
         if known is None:
             return np.zeros((len(looks), 1))
-        total, count = dict(self.sum), dict(self.looks)
-        for t in view:
-            if t.look is not None:
-                total[t.camera] = total[t.camera] + t.look
-                count[t.camera] += 1
-        few = 0.0 if ended else FEW
-        mean = {name: x / (count[name] + few) for name, x in total.items() if count[name]}
-        nothing = np.zeros(len(known))
+        few, nothing = (0.0 if ended else FEW), np.zeros(len(known))
+        mean = {name: x / (self.looks[name] + few) for name, x in self.sum.items() if self.looks[name]}
         centred = np.stack(
-            [nothing if x is None else x - mean[t.camera] for t, x in zip(tracklets, looks, strict=True)]
+            [nothing if x is None else x - mean.get(t.camera, nothing) for t, x in zip(tracklets, looks, strict=True)]
         )
         return np.asarray(centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12))

@@ -29,7 +29,8 @@ from examples.mtmc.recordings.chunk import Chunk
 from examples.mtmc.recordings.cleaning import DUPLICATE, LATE, SILENT, Log
 from examples.mtmc.recordings.tracklets import Recording
 
-STEP = 0.25  # seconds of the stream between two looks at what is due
+STEP = 0.5  # seconds of the stream at most between two looks at what is due
+GRAIN = 0.1  # and at most this share of the latency; a tracklet is decided one to two steps before its time is up
 PATIENCE = 2.0  # seconds after which a tracklet that is not seen any more has ended
 SILENCE = 30.0  # seconds after which a camera without rows is noted
 
@@ -38,8 +39,9 @@ class OnlineTracker:
     """Identities within ``latency`` seconds of the stream, final once they are given.
 
     ``matcher`` and its threshold ``tau`` judge as they do offline; None: link prior and travel time alone. ``step`` is
-    the grain of time (default: a quarter of a second, at most ``latency``), ``patience`` how long a tracklet may be out
-    of sight. Rows may come late by ``latency`` (at least ``patience``); later ones are left out and counted in ``log``.
+    the grain of time (default: a tenth of ``latency``, half a second at most), ``patience`` how long a tracklet may be
+    out of sight. Rows may come late by ``latency`` (at least ``patience``); later ones are left out and counted in
+    ``log``.
 
     With ``latency=inf`` all is decided by ``finish``, exactly as offline.
     """
@@ -50,10 +52,11 @@ class OnlineTracker:
         matcher: Matcher | None,
         tau: float,
         latency: float = 5.0,
-        step: float = STEP,
+        step: float | None = None,
         patience: float = PATIENCE,
         log: Log | None = None,
     ) -> None:
+        step = min(STEP, GRAIN * latency) if step is None else step
         if not latency >= 0 or not step >= 0 or not patience >= 0:
             raise ValueError(f"latency, step, patience are {latency}, {step}, {patience}; seconds from 0 on")
         self.network, self.matcher, self.tau = network, matcher, tau
@@ -72,6 +75,8 @@ class OnlineTracker:
         self._into = {name: [x for x in network.links if x.target == name] for name in self._names}
         self._memory = {name: Memory([x for x in network.links if x.source == name]) for name in self._names}
         self._slots = [slot_of(link) for link in network.links]
+        self._link = {(link.source, link.target): n for n, link in enumerate(network.links)}
+        self._windows = np.array([link.window for link in network.links], dtype=np.float64).reshape(-1, 2)
         self.recent: list[Live] = []  # decided lately: companions of those who are not
         self._arrivals = Arrivals(network)
         self._decisions: list[Decision] = []
@@ -99,11 +104,12 @@ class OnlineTracker:
         """What is due until ``seconds`` is decided, by the rows before."""
         while self.undecided and not self.ended:
             due = min(t.deadline for t in self.undecided)
-            at = max(float(np.floor(due / self.step) * self.step) if self.step else due, self.time)
+            at = max(float(np.floor(due / self.step - 1) * self.step) if self.step else due, self.time)
             if at > seconds or (at == seconds and not self.step):
                 break
             self.time = at
-            self._decide(max(at + self.step, float(np.nextafter(due, np.inf))))
+            # Two steps ahead, so that a whole one is left for the computing.
+            self._decide(max(at + 2 * self.step, float(np.nextafter(due, np.inf))))
         if seconds > self.time:
             self.time = seconds
             self._tidy()
@@ -262,8 +268,7 @@ class OnlineTracker:
         due = [t for t in self.undecided if t.deadline < until or self.ended]
         doubted, self.doubted = [t for t in self.doubted if t.first_of is not None], []
         joins = self._assign([*self.undecided, *doubted])
-        for tracklet in sorted(due, key=lambda t: t.order):
-            self._settle(tracklet, joins)
+        self._settle(due, joins)
         for tracklet in doubted:
             for join in joins.get(tracklet, []):
                 if join.earlier.person is not None:
@@ -279,11 +284,11 @@ class OnlineTracker:
         others = [*sources, *self.recent]
         nodes = sorted({*asked, *others, *(b for t in others for b in t.before)}, key=lambda t: t.order)
         recording = Recording(self.network, [t.tracklet(self.network) for t in nodes])
-        pairs, may_join = self._pairs(nodes, set(asked), candidates(recording))
+        pairs, may_join = self._pairs(nodes, set(asked), recording)
         if not may_join.any():
             return {}
         rates = self._arrivals.rates(nodes, np.inf if self.ended else self.time)
-        looks = self._arrivals.looks_of(nodes, self._view(), self.ended)
+        looks = self._arrivals.looks_of(nodes, self.ended)
         given = scene(recording, self.network, pairs=pairs, looks=looks, rates=rates)
         if self.matcher is None:
             with np.errstate(divide="ignore"):
@@ -300,21 +305,44 @@ class OnlineTracker:
             joins.setdefault(nodes[b], []).append(Join(nodes[a], slot, float(gain[n])))
         return {target: sorted(found, key=lambda join: -join.score) for target, found in joins.items()}
 
-    def _pairs(self, nodes: list[Live], asked: set[Live], pairs: Candidates) -> tuple[Candidates, NDArray[np.bool_]]:
+    def _pairs(self, nodes: list[Live], asked: set[Live], recording: Recording) -> tuple[Candidates, NDArray[np.bool_]]:
         """What is asked about, those candidates whose slots are free; and what was decided lately, to learn from."""
-        source, target, link = (x.tolist() for x in (pairs.source, pairs.target, pairs.link))
-        is_asked = [t in asked for t in nodes]
-        kept, may_join = [], []
-        for n, (a, b, k) in enumerate(zip(source, target, link, strict=True)):
-            if is_asked[b] and self._slots[k] not in nodes[a].taken:
-                kept.append(n)
-                may_join.append(True)
-            elif nodes[b].before and nodes[a] in nodes[b].before:
-                kept.append(n)
-                may_join.append(False)
-        own = np.array(kept, dtype=np.int64)
-        chosen = Candidates(pairs.source[own], pairs.target[own], pairs.link[own], pairs.delay[own])
-        return chosen, np.array(may_join, dtype=bool)
+        pairs = candidates(recording, np.array([t in asked for t in nodes], dtype=bool))
+        taken = np.array([len(t.taken) for t in nodes], dtype=np.int64)
+        free = taken[pairs.source] == 0
+        for n in np.flatnonzero(~free).tolist():
+            free[n] = self._slots[int(pairs.link[n])] not in nodes[int(pairs.source[n])].taken
+        place = {t: n for n, t in enumerate(nodes)}
+        decided = [
+            (place[before], place[t], self._link[before.camera, t.camera])
+            for t in nodes
+            if t not in asked
+            for before in t.before
+            if before in place
+        ]
+        source, target, link = np.array(decided, dtype=np.int64).reshape(-1, 3).T
+        start = np.array([nodes[n].time_in for n in target.tolist()])
+        event = np.array(
+            [
+                nodes[n].time_in if self.network.links[k].measure == "enter" else nodes[n].time_out
+                for n, k in zip(source.tolist(), link.tolist(), strict=True)
+            ]
+        )
+        chosen = Candidates(
+            np.concatenate([pairs.source[free], source]),
+            np.concatenate([pairs.target[free], target]),
+            np.concatenate([pairs.link[free], link]),
+            np.concatenate([pairs.delay[free], start - event]),
+        )
+        may_join = np.arange(len(chosen)) < int(free.sum())
+        inside = may_join | self._inside(chosen)
+        kept = Candidates(chosen.source[inside], chosen.target[inside], chosen.link[inside], chosen.delay[inside])
+        return kept, may_join[inside]
+
+    def _inside(self, pairs: Candidates) -> NDArray[np.bool_]:
+        """Whether a delay lies within its window still: an end that was not known then may have come later."""
+        window = self._windows[pairs.link]
+        return np.asarray((window[:, 0] <= pairs.delay) & (pairs.delay <= window[:, 1]))
 
     def _sources(self, asked: list[Live]) -> Iterable[Live]:
         """Whom the windows let them follow: a little more, since a camera is asked once for all."""
@@ -332,34 +360,48 @@ class OnlineTracker:
             return tracklet.person.body.spans(self._index)
         return [(self._index[tracklet.camera], tracklet.time_in, tracklet.time_out if tracklet.ended else np.inf)]
 
-    def _settle(self, tracklet: Live, joins: dict[Live, list[Join]]) -> None:
-        """Decide a tracklet, and first whomever it follows where they are not decided."""
-        waiting = [tracklet]
+    def _settle(self, due: list[Live], joins: dict[Live, list[Join]]) -> None:
+        """Decide those who are due, and whomever they follow: all who belong together at once."""
+        chosen, waiting = set(due), list(due)
         while waiting:
-            now = waiting[-1]
-            missing = [x.earlier for x in joins.get(now, []) if x.earlier.person is None and x.earlier not in waiting]
-            if now.person is None and missing:
-                waiting += missing
-                continue
-            waiting.pop()
-            if now.person is None:
-                self._name(now, joins.get(now, []))
+            earlier = [x.earlier for x in joins.get(waiting.pop(), []) if x.earlier.person is None]
+            waiting += [t for t in earlier if t not in chosen]
+            chosen.update(earlier)
+        group = {t: t for t in chosen}
 
-    def _name(self, tracklet: Live, joins: list[Join]) -> None:
-        """Its identity: that of the one whom it follows most surely, or a new one."""
-        if joins:
-            best = joins[0].earlier
-            assert best.person is not None
-            tracklet.person = best.person
-        else:
-            self.number += 1
-            tracklet.person = Person(self.number)
-            if not tracklet.ended:
-                tracklet.first_of = tracklet.person  # there is more to see of it
-        tracklet.person.body.tracklets.append(tracklet)
+        def find(t: Live) -> Live:
+            while group[t] is not t:
+                group[t] = group[group[t]]
+                t = group[t]
+            return t
+
+        best: dict[Live, Join] = {}  # of a group, whom it follows most surely of those who have an identity
+        for tracklet in chosen:
+            for join in joins.get(tracklet, []):
+                if join.earlier.person is None:
+                    group[find(tracklet)] = find(join.earlier)
+        for tracklet in chosen:
+            own = find(tracklet)
+            for join in joins.get(tracklet, []):
+                if join.earlier.person is not None and (own not in best or join.score > best[own].score):
+                    best[own] = join
+        persons = {own: join.earlier.person for own, join in best.items()}
+        for tracklet in sorted(chosen, key=lambda t: t.order):
+            own = find(tracklet)
+            person = persons.get(own)
+            if person is None:
+                self.number += 1
+                person = persons[own] = Person(self.number)
+            if not joins.get(tracklet) and not tracklet.ended:
+                tracklet.first_of = person  # there is more to see of it
+            self._name(tracklet, person, joins.get(tracklet, []))
+
+    def _name(self, tracklet: Live, person: Person, joins: list[Join]) -> None:
+        tracklet.person = person
+        person.body.tracklets.append(tracklet)
         if tracklet.ended:
             self._closed.append(tracklet)
-        self._tell("identity", tracklet, joins[0] if joins else None, tracklet.person)
+        self._tell("identity", tracklet, joins[0] if joins else None, person)
         for join in joins:
             self._follow(tracklet, join)
 
@@ -414,6 +456,13 @@ class Chains(Identities):
         for n, tracklet in enumerate(nodes):
             if tracklet.person is not None:
                 self.group[n] = first.setdefault(tracklet.person.body, n)
+
+    def copy(self) -> Chains:
+        """The same, to try what may grow together: what is tried is not remembered."""
+        other = super().copy()
+        assert isinstance(other, Chains)
+        other.joins = []
+        return other
 
     def join(self, a: int, b: int) -> bool:
         """As it does; and remembers."""
