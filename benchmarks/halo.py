@@ -40,7 +40,7 @@ def measured(name: str, edges: Edges) -> list[dict[str, Any]]:
     for parts in (2, 4, 8):
         shares = {}
         for method in ("metis", "range"):
-            divided = partition(edges, parts, method)  # type: ignore[arg-type]
+            divided = partition(edges, parts, method)
             plans = [plan_halo(edges, divided, rank=rank) for rank in range(parts)]
             check(edges, plans, f"{name} in {parts} parts")
             sent = [plan.keys.num_sent for plan in plans]

@@ -8,6 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from attnops.checks import require_flag
 from attnops.distributed.agreement import agree
 from attnops.distributed.faults import lost_ranks
 from attnops.distributed.partitions import Partition, digest
@@ -101,23 +102,31 @@ class HaloPlan:
 
 
 def plan_halo(
-    edges: Edges, partition: Partition, *, rank: int | None = None, group: dist.ProcessGroup | None = None
+    edges: Edges,
+    partition: Partition,
+    *,
+    whole: bool = True,
+    rank: int | None = None,
+    group: dist.ProcessGroup | None = None,
 ) -> HaloPlan:
-    """The share of one rank, made once a graph; each rank computes its own, from the whole edge list.
+    """The share of one rank, made once a graph; each rank computes its own, from the whole edge list or its part of it.
 
     Ranks compare graph and partition first. A rank that is named asks no other process, for a look at the plan of any
     rank from anywhere.
 
     Args:
-        edges: the whole graph, the same on all ranks. Its data come along; those that require a gradient do not, and
-            are given at each call instead.
+        edges: the whole graph, the same on all ranks; or, where it is not `whole`, the edges that enter this rank's
+            queries, numbered as in the whole graph: then ranks ask each other for the keys that they need, and no
+            process ever holds all edges. Data come along; those that require a gradient do not, and are given at each
+            call instead.
         partition: as many parts as ranks.
         rank: None for this process' own.
         group: the ranks; None for the default group. One process without a group is a group of one.
 
     Raises:
         ValueError: sizes that are not those of the partition; a number of parts that is not that of the ranks; a rank
-            out of range; edge data that require a gradient.
+            out of range; edge data that require a gradient; not the whole graph, and an edge that enters another
+            rank's query.
         DisagreementError: another graph or partition on another rank.
 
     Example:
@@ -131,12 +140,15 @@ def plan_halo(
     """
     refusal: Exception | None = None
     try:
-        _check(edges, partition, rank, group)
+        _check(edges, partition, whole, rank, group)
     except (TypeError, ValueError) as error:
         if rank is not None:
             raise
         refusal = error
-    name = "" if refusal else f"{edges} {digest(edges.edge_index)} in {partition.fingerprint}"
+    name = ""
+    if refusal is None:
+        graph = f"{edges} {digest(edges.edge_index)}" if whole else f"edges by rank, with {list(edges.data)}"
+        name = f"{graph} in {partition.fingerprint}"
     if rank is None:
         device = edges.edge_index.device if isinstance(edges, Edges) else "cpu"
         with lost_ranks("plan_halo"):
@@ -144,11 +156,12 @@ def plan_halo(
         rank = dist.get_rank(group) if dist.is_initialized() else 0
     source, target = edges.source.long().cpu(), edges.target.long().cpu()
     of_key, of_query = partition.key_part[source], partition.query_part[target]
-    keys, row = halo_of(partition.key_part, [(source, of_key, of_query)], partition.num_parts, rank, name, group)
+    needs, device = [(source, of_key, of_query)], edges.edge_index.device
+    asked = None if whole else device
+    keys, row = halo_of(partition.key_part, needs, partition.num_parts, rank, name, group, asked)
     queries = partition.queries_of(rank)
     edge = (of_query == rank).nonzero().flatten()
     query_row = torch.searchsorted(queries, target[edge])
-    device = edges.edge_index.device
     local = torch.stack([row[source[edge]], query_row]).to(device)
     edge = edge.to(device)
     data = {datum: tensor.index_select(0, edge) for datum, tensor in edges.data.items()}
@@ -165,10 +178,12 @@ def halo_of(
     rank: int,
     name: str,
     group: dist.ProcessGroup | None,
+    asked: torch.device | None = None,
 ) -> tuple[Halo, Tensor]:
     """The halo of nodes with these parts, and `[N]` the row of each node that is held.
 
-    `needs` are lists of edges: the source of each, the part that holds the source, the part that hears it.
+    `needs` are lists of edges: the source of each, the part that holds the source, the part that hears it. Where those
+    of other parts are not in them, ranks are `asked` for theirs, by messages on that device.
     """
     count = max(1, len(part))
     sent, received = [part[:0]], [part[:0]]
@@ -179,6 +194,8 @@ def halo_of(
         received.append(holder[receives] * count + source[receives])
     # Sorted by rank, then by node: the order in which the other side expects them.
     sending, receiving = torch.unique(torch.cat(sent)), torch.unique(torch.cat(received))
+    if asked is not None and parts > 1:
+        sending = _ask(receiving, count, parts, asked, group)
     own = (part == rank).nonzero().flatten()
     held = torch.cat([own, receiving % count])
     row = torch.full((len(part),), -1)
@@ -187,7 +204,20 @@ def halo_of(
     return Halo(own, held, row[sending % count], counts[0], counts[1], rank, name, group), row
 
 
-def _check(edges: Edges, partition: Partition, rank: int | None, group: dist.ProcessGroup | None) -> None:
+def _ask(receiving: Tensor, count: int, parts: int, device: torch.device, group: dist.ProcessGroup | None) -> Tensor:
+    """What this rank sends, as (receiving rank, node) codes, from what it needs, as (sending rank, node) codes."""
+    needed = torch.bincount(receiving // count, minlength=parts).to(device)
+    wanted = torch.empty_like(needed)
+    with lost_ranks("plan_halo"):
+        dist.all_to_all_single(wanted, needed, group=group)
+        nodes = torch.empty(int(wanted.sum()), dtype=torch.int64, device=device)
+        of = (receiving % count).to(device)
+        dist.all_to_all_single(nodes, of, wanted.tolist(), needed.tolist(), group=group)
+    by = torch.repeat_interleave(torch.arange(parts), wanted.cpu())
+    return by * count + nodes.cpu()
+
+
+def _check(edges: Edges, partition: Partition, whole: bool, rank: int | None, group: dist.ProcessGroup | None) -> None:
     if not isinstance(edges, Edges) or not isinstance(partition, Partition):
         given = f"{type(edges).__name__} and {type(partition).__name__}"
         raise TypeError(f"edges and partition are {given}; they must be an Edges and a Partition")
@@ -204,6 +234,16 @@ def _check(edges: Edges, partition: Partition, rank: int | None, group: dist.Pro
                 f"edge_data={{'{datum}': {datum}[plan.edge]}} to each call"
             )
     require_parts(partition.num_parts, rank, group)
+    require_flag(whole=whole)
+    if whole:
+        return
+    if rank is not None:
+        raise ValueError(f"rank is {rank}, and whole is False; a rank that is named is planned from the whole graph")
+    mine = dist.get_rank(group) if dist.is_initialized() else 0
+    entered = partition.query_part[edges.target.long().cpu()]
+    if bool((entered != mine).any()):
+        wrong = int(edges.target[(entered != mine).nonzero()[0, 0]])
+        raise ValueError(f"whole is False, and an edge enters the query {wrong}, which rank {mine} does not hold")
 
 
 def require_parts(parts: int, rank: int | None, group: dist.ProcessGroup | None) -> None:

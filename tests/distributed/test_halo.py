@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attnops import Edges
-from attnops.distributed import HaloPlan, Partition, halo_exchange, partition, plan_halo
+from attnops.distributed import DisagreementError, HaloPlan, Partition, halo_exchange, partition, plan_halo
 
 
 def graph(seed: int, num_queries: int, num_keys: int, num_edges: int) -> Edges:
@@ -164,3 +164,34 @@ def test_gradients_come_home_and_can_be_differentiated(ranks: Any) -> None:
     for own, first, second in ranks(twice, world=world):
         assert torch.allclose(first, (2 * total * x)[own], rtol=1e-14)
         assert torch.allclose(second, (2 * total)[own] * (1 + own), rtol=1e-14)
+
+
+def planned_from_own_edges(group: Any) -> list[tuple[Tensor, ...]]:
+    """The plan from this rank's edges alone, beside the one from the whole graph."""
+    rank, out = group.rank(), []
+    for edges in (graph(7, 20, 20, 50), graph(8, 9, 30, 40), graph(9, 6, 6, 0)):
+        divided = partition(edges, group.size(), "range")
+        want = plan_halo(edges, divided, group=group)
+        own = Edges(edges.edge_index[:, want.edge], edges.num_queries, edges.num_keys, name=want.edge)
+        got = plan_halo(own, divided, whole=False, group=group)
+        assert got.keys.send_counts == want.keys.send_counts and got.keys.receive_counts == want.keys.receive_counts
+        assert torch.equal(got.keys.send_rows, want.keys.send_rows) and torch.equal(got.keys.held, want.keys.held)
+        assert torch.equal(got.edge_index, want.edge_index) and torch.equal(got.edges.data["name"], want.edge)
+        rows = torch.arange(3 * edges.num_keys).view(-1, 3)
+        out.append((halo_exchange(rows[got.keys.own], got), rows[want.keys.held]))
+        if rank == 0:
+            bad = Edges(
+                torch.tensor([[0], [edges.num_queries - 1]]), edges.num_queries, edges.num_keys, name=torch.ones(1)
+            )
+            with pytest.raises(ValueError, match=r"enters the query .* which rank 0 does not hold"):
+                plan_halo(bad, divided, whole=False, group=group)
+        else:
+            with pytest.raises(DisagreementError, match="rank 0 refused its arguments: whole is False"):
+                plan_halo(own, divided, whole=False, group=group)
+    return out
+
+
+def test_a_plan_needs_no_process_to_hold_all_edges(ranks: Any) -> None:
+    for results in ranks(planned_from_own_edges, world=3):
+        for got, want in results:
+            assert torch.equal(got, want)
