@@ -59,8 +59,11 @@ def seconds(runs: dict[str, Run], rounds: int, turn: float = 0.0, warm: bool = F
     return {name: statistics.median(taken) for name, taken in times.items()}
 
 
-def write(options: argparse.Namespace, name: str, rows: list[dict[str, Any]]) -> None:
-    """The rows, with the machine, versions and seed, to a file renamed into place; and as a table on the screen."""
+def write(options: argparse.Namespace, name: str, rows: list[dict[str, Any]], **more: Any) -> None:
+    """The rows, with the machine, versions and seed, to a file renamed into place; and as a table on the screen.
+
+    `more` goes to the file alone.
+    """
     report = {
         "name": name,
         "rows": rows,
@@ -69,6 +72,7 @@ def write(options: argparse.Namespace, name: str, rows: list[dict[str, Any]]) ->
         "threads": options.threads,
         "machine": {"cpu": _cpu(), "cores": os.cpu_count(), "system": platform.platform()},
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
+        **more,
     }
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / f"{name}.json"
