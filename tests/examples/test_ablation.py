@@ -12,7 +12,7 @@ from examples.mtmc import ablation, cli
 from examples.mtmc.ablation import FORMS, MEANING
 from examples.mtmc.experiment import Size
 
-TINY = Size(training_minutes=4.0, test_minutes=2.0, per_minute=6.0, steps=4)
+TINY = Size(training_minutes=3.0, test_minutes=1.0, per_minute=6.0, steps=3)
 
 
 def test_every_row_takes_something_away() -> None:

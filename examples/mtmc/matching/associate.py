@@ -91,6 +91,9 @@ def assign(source: NDArray[np.int64], target: NDArray[np.int64], gain: NDArray[n
         if len(own) == 1:
             picked.append(own)
             continue
+        if (left[own] == left[own[0]]).all() or (right[own] == right[own[0]]).all():
+            picked.append(own[[gain[own].argmax()]])  # all want one and the same: the best has it
+            continue
         _, i = np.unique(left[own], return_inverse=True)
         _, j = np.unique(right[own], return_inverse=True)
         value = np.zeros((int(i.max()) + 1, int(j.max()) + 1))  # 0: nobody
@@ -113,7 +116,7 @@ class Identities:
     def copy(self) -> Identities:
         """The same groups, to try what may grow together."""
         other = copy.copy(self)
-        other.group, other.spans = list(self.group), [list(spans) for spans in self.spans]
+        other.group, other.spans = list(self.group), list(self.spans)
         return other
 
     def find(self, n: int) -> int:
@@ -129,7 +132,7 @@ class Identities:
         if a == b or any(_at_once(x, y) for x in self.spans[a] for y in self.spans[b]):
             return False
         self.group[b] = a
-        self.spans[a] += self.spans[b]
+        self.spans[a] = self.spans[a] + self.spans[b]  # a new list: copies keep theirs
         return True
 
     def labels(self) -> NDArray[np.int64]:

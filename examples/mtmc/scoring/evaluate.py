@@ -13,10 +13,8 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
-from scipy.sparse import coo_matrix
-from scipy.sparse.csgraph import connected_components
 
+from examples.mtmc.matching.associate import assign
 from examples.mtmc.matching.candidates import true_predecessors
 from examples.mtmc.network.network import Network
 from examples.mtmc.recordings.tracklets import Recording, Track
@@ -157,20 +155,7 @@ def quick_idf1(recording: Recording, identity: NDArray[np.int64]) -> float:
     known = truth >= 0
     if not known.any():
         return 0.0
-    _, row = np.unique(truth[known], return_inverse=True)
-    _, column = np.unique(identity[known], return_inverse=True)
-    shared = coo_matrix((weight[known], (row, column))).tocsr()
-    count, part = connected_components(
-        coo_matrix((np.ones(len(row)), (row, shared.shape[0] + column)), shape=(sum(shared.shape),) * 2), directed=False
-    )
-    matched = 0.0
-    rows, columns = part[: shared.shape[0]], part[shared.shape[0] :]
-    by_row, by_column = np.argsort(rows, kind="stable"), np.argsort(columns, kind="stable")
-    row_cut = np.searchsorted(rows[by_row], np.arange(count + 1))
-    column_cut = np.searchsorted(columns[by_column], np.arange(count + 1))
-    for k in range(count):
-        i, j = by_row[row_cut[k] : row_cut[k + 1]], by_column[column_cut[k] : column_cut[k + 1]]
-        block = shared[i][:, j].toarray()
-        a, b = linear_sum_assignment(block, maximize=True)
-        matched += float(block[a, b].sum())
+    pair, number = np.unique(np.stack([truth[known], identity[known]]), axis=1, return_inverse=True)
+    shared = np.bincount(number.ravel(), weights=weight[known])
+    matched = float(shared[assign(pair[0], pair[1], shared)].sum())
     return 2 * matched / float(weight.sum() + weight[known].sum())
