@@ -29,9 +29,9 @@ class Table:
             body += f"<tr{mark}>{first}" + "".join(f"<td>{escape(cell)}</td>" for cell in row[1:]) + "</tr>\n"
         kind = ' class="words"' if self.words else ""
         return (
+            f"<figure><figcaption>{escape(self.caption)}</figcaption>"
             f'<div class="wide" role="region" tabindex="0" aria-label="{escape(self.caption, quote=True)}">'
-            f"<table{kind}><caption>{escape(self.caption)}</caption>"
-            f"<thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>"
+            f"<table{kind}><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div></figure>"
         )
 
 

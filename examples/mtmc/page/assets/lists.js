@@ -16,10 +16,12 @@ function candidateTable(caption, pairs, otherOf, joined, truly) {
   const best = pairs.filter((p) => P.gain[p] > -900).sort((a, b) => P.gain[b] - P.gain[a]);
   const shown = best.slice(0, 8).concat(best.slice(8).filter((p) => otherOf(p) === joined || truly(otherOf(p))));
   const head = ["tracklet", "", "delay", ...REASON_NAMES, "score"];
-  return el("div", {class: "wide", role: "region", tabindex: 0, "aria-label": caption},
-    el("table", {class: "plain"}, el("caption", {}, `${caption}, in log-odds against nobody (${shown.length} of ${pairs.length})`),
+  const box = el("div", {class: "wide", role: "region", tabindex: 0, "aria-label": caption},
+    el("table", {class: "plain"},
       el("thead", {}, el("tr", {}, ...head.map((name, n) => el("th", {scope: "col", class: n > 1 ? "n" : null}, name)))),
       el("tbody", {}, ...shown.map((p) => candidateRow(p, otherOf(p), otherOf(p) === joined, truly(otherOf(p)))))));
+  const words = `${caption}, in log-odds against nobody (${shown.length} of ${pairs.length})`;
+  return el("figure", {}, el("figcaption", {}, words), box);
 }
 
 function drawDetails() {
