@@ -9,16 +9,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-pytest.importorskip("torch_geometric", reason="the loaders are torch-geometric's")
-
-from torch_geometric import typing
-from torch_geometric.data import Data
-from torch_geometric.loader import DataLoader, NeighborLoader
-
 from attnops.distributed import neighbor_loader, seeds_of_rank
 from attnops.graph import GATv2Conv
 
-CAN_SAMPLE = typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE
+
+@pytest.fixture
+def can_sample() -> bool:
+    typing = pytest.importorskip("torch_geometric.typing", reason="the loaders are torch-geometric's")
+    return bool(typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE)
 
 
 def dealt(group: Any, count: int, seed: int) -> list[int]:
@@ -37,7 +35,9 @@ def test_seeds_are_dealt_out_evenly(ranks: Any) -> None:
         seeds_of_rank(torch.zeros(2, 3))
 
 
-def graph() -> Data:
+def graph() -> Any:
+    from torch_geometric.data import Data  # late, so that ranks that need it not do not wait for it
+
     generator = torch.Generator().manual_seed(0)
     return Data(
         x=torch.randn(30, 5, generator=generator),
@@ -46,8 +46,11 @@ def graph() -> Data:
     )
 
 
-@pytest.mark.skipif(CAN_SAMPLE, reason="the sampler is installed")
-def test_without_a_sampler_the_error_says_what_to_install() -> None:
+def test_without_a_sampler_the_error_says_what_to_install(can_sample: bool) -> None:
+    from torch_geometric.loader import NeighborLoader
+
+    if can_sample:
+        pytest.skip("torch-geometric's sampler is installed")
     with pytest.raises(ImportError, match=r"pip install pyg-lib.*data.pyg.org.*--no-build-isolation torch-sparse"):
         neighbor_loader(graph(), [4], torch.arange(30))
     with pytest.warns(UserWarning, match="pyg-lib"), pytest.raises(ImportError, match="pyg-lib"):
@@ -59,9 +62,9 @@ def sampled(group: Any) -> set[int]:
     return {int(node) for batch in loader for node in batch.n_id[: batch.batch_size]}
 
 
-@pytest.mark.skipif(not CAN_SAMPLE, reason="torch-geometric's sampler, pyg-lib or torch-sparse, is not installed")
-@pytest.mark.filterwarnings("ignore:Using 'NeighborSampler' without a 'pyg-lib'")
-def test_each_rank_samples_around_its_own_seeds(ranks: Any) -> None:
+def test_each_rank_samples_around_its_own_seeds(can_sample: bool, ranks: Any) -> None:
+    if not can_sample:
+        pytest.skip("torch-geometric's sampler, pyg-lib or torch-sparse, is not installed")
     first, second = ranks(sampled)
     assert first | second == set(range(0, 30, 2)) and len(first & second) <= 1
 
@@ -76,8 +79,10 @@ class Model(nn.Module):
         return out
 
 
-def graphs() -> list[Data]:
+def graphs() -> list[Any]:
     """Small graphs, as many as four batches of two."""
+    from torch_geometric.data import Data
+
     whole, parts = graph(), []
     for first in range(0, 24, 3):
         edge_index = whole.edge_index[:, first : first + 5] % 3
@@ -85,7 +90,7 @@ def graphs() -> list[Data]:
     return parts
 
 
-def steps(model: nn.Module, batches: list[list[Data]]) -> list[Tensor]:
+def steps(model: nn.Module, batches: list[list[Any]]) -> list[Tensor]:
     """SGD over mini-batches, each the mean of the losses of some; the parameters afterwards."""
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     for together in batches:
@@ -97,17 +102,21 @@ def steps(model: nn.Module, batches: list[list[Data]]) -> list[Tensor]:
 
 
 def trained(group: Any) -> list[Tensor]:
+    from torch_geometric.loader import DataLoader
+
     torch.manual_seed(1)
     model = DistributedDataParallel(Model().double(), process_group=group)
     parts = graphs()
     mine = seeds_of_rank(torch.arange(len(parts)), group=group)
-    batches = list(DataLoader([parts[i].to("cpu") for i in mine], batch_size=2))
+    batches = list(DataLoader([parts[i] for i in mine.tolist()], batch_size=2))
     for batch in batches:
         batch.x = batch.x.double()
     return steps(model, [[batch] for batch in batches])
 
 
-def test_layers_train_under_ddp_as_on_one_process(ranks: Any) -> None:
+def test_layers_train_under_ddp_as_on_one_process(can_sample: bool, ranks: Any) -> None:
+    from torch_geometric.loader import DataLoader
+
     torch.manual_seed(1)
     model, parts = Model().double(), graphs()
     order = torch.randperm(len(parts), generator=torch.Generator().manual_seed(0)).tolist()
