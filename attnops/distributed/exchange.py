@@ -132,7 +132,7 @@ def _all_to_all(halos: Sequence[Halo], rows: Sequence[Tensor], home: bool = Fals
 
 def _message(rows: list[Tensor], to: list[int], of: list[int], halo: Halo) -> list[Tensor]:
     """One message a pair of ranks: all that one node has lies in one row of bytes, whatever the dtypes."""
-    flat = [each.reshape(len(each), each.shape[1:].numel()).view(torch.uint8) for each in rows]
+    flat = [each.reshape(len(each), each.shape[1:].numel()).contiguous().view(torch.uint8) for each in rows]
     widths = [each.shape[1] for each in flat]
     sent = torch.cat(flat, dim=1)
     received = sent.new_empty(sum(of), sum(widths))

@@ -150,6 +150,10 @@ def twice(group: Any) -> tuple[Tensor, Tensor, Tensor]:
     weight = (group.rank() + 1) * (1 + plan.keys.held)
     (first,) = torch.autograd.grad((weight * held**2).sum(), x, create_graph=True)
     (second,) = torch.autograd.grad((first * (1 + plan.keys.own)).sum(), x)
+    rows = x.detach().expand(3, -1).t().requires_grad_()  # any strides, and a gradient that is one number all over
+    (ones,) = torch.autograd.grad(halo_exchange(rows, plan).sum(), rows)
+    hearers = torch.bincount(torch.cat([plan.keys.own.argsort(), plan.keys.send_rows]), minlength=plan.keys.num_own)
+    assert torch.equal(ones, hearers.double().unsqueeze(1).expand(-1, 3))
     return plan.keys.own, first.detach(), second
 
 
