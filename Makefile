@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python3.10; do \
 	"$$p" -c 'import sys; sys.exit(sys.version_info < (3, 10))' 2>/dev/null && { echo "$$p"; break; }; done)
 
-.PHONY: help demo test check lint types walls docs bench sanitize clean
+.PHONY: help demo test check lint types walls docs bench sanitize interpret clean
 
 help:
 	@echo "make demo    the tracking example: a simulated camera network, trained and scored; a report in out/demo"
@@ -16,6 +16,7 @@ help:
 	@echo "make check   ruff, mypy, import-linter, and the docs built strictly"
 	@echo "make bench   every benchmark"
 	@echo "make sanitize  the kernels' tests under AddressSanitizer and UndefinedBehaviorSanitizer"
+	@echo "make interpret  the tests of the GPU's kernels on Triton's interpreter"
 	@echo "make docs    the documentation, into site/"
 	@echo "make clean   remove .venv and all that these commands wrote"
 
@@ -65,6 +66,11 @@ sanitize: $(VENV)/.made-dev
 		LD_PRELOAD="$$preload" ATTNOPS_TEST_LEVEL=$$level $(BIN)/python -m pytest -q --capture=sys $(OF_NUMBERS) $(ARGS); \
 	done; \
 	LD_PRELOAD="$$preload" $(BIN)/python -m pytest -q --capture=sys $(OF_THE_REST) $(ARGS)
+
+# Triton's kernels on its interpreter, with few examples: what numbers they give, and that they meet the laws.
+interpret: $(VENV)/.made-kernels
+	TRITON_INTERPRET=1 ATTNOPS_TEST_BACKEND=triton HYPOTHESIS_PROFILE=few $(BIN)/python -m pytest -q \
+		tests/backends/test_triton.py $(addprefix tests/laws/test_,error_bound.py forbidden.py derivatives.py) $(ARGS)
 
 clean:
 	rm -rf $(VENV) $(PEERS) out site build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache *.egg-info $(LIBRARY)

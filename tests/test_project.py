@@ -87,7 +87,7 @@ def test_the_version_stands_in_step() -> None:
     assert metadata.version("attnops") == __version__, "the installed metadata is stale: run `make test`"
 
 
-PUBLIC = {"attnops", "attnops.seq", "attnops.graph", "attnops.testing", "attnops.viz"}
+PUBLIC = {"attnops", "attnops.seq", "attnops.graph", "attnops.distributed", "attnops.testing", "attnops.viz"}
 OUTSIDE = sorted([*(ROOT / "examples").rglob("*.py"), *(ROOT / "benchmarks").rglob("*.py")])
 
 

@@ -6,6 +6,7 @@ from attnops.backends.native import Native
 from attnops.backends.reference import Reference
 from attnops.backends.scatter import Scatter
 from attnops.backends.sdpa import Sdpa
+from attnops.backends.triton_edges import Triton
 from attnops.problem import Backend
 
-BACKENDS: tuple[Backend, ...] = (Native(), Scatter(), Sdpa(), Blockwise(), Flex(), Reference())
+BACKENDS: tuple[Backend, ...] = (Native(), Triton(), Scatter(), Sdpa(), Blockwise(), Flex(), Reference())

@@ -24,7 +24,9 @@ class EdgeOperator:
             a, term, walk, out, lse, scores, wanted)` to `edge_walk.gradients`.
     """
 
-    def __init__(self, backend: str, name: str, devices: str, forward: Forward, backward: Backward) -> None:
+    def __init__(
+        self, backend: str, name: str, devices: str | Sequence[str], forward: Forward, backward: Backward
+    ) -> None:
         self.backend, self.forward, self.backward = backend, forward, backward
         self.traced, self.traced_backward = _operators(name, devices, forward, backward)
         torch.library.register_vmap(self.traced, self._vmap)
@@ -111,7 +113,7 @@ class _Eager(torch.autograd.Function):
         return (*grads[:3], *parameters, None, None, None, None)
 
 
-def _operators(name: str, devices: str, forward: Forward, backward: Backward) -> tuple[Any, Any]:
+def _operators(name: str, devices: str | Sequence[str], forward: Forward, backward: Backward) -> tuple[Any, Any]:
     """Torch's operators for the kernel and its gradient, with what tracers and autograd ask of them."""
 
     def attend(

@@ -26,37 +26,44 @@ class Walk(NamedTuple):
     seed: Tensor | None
 
 
-def _rows_like(x: Tensor, heads: int, rows: int, dim: int) -> Tensor:
+def accumulated(dtype: torch.dtype) -> torch.dtype:
+    """What kernels compute in: float32, or float64 for float64."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def _rows_like(x: Tensor, heads: int, rows: int, dim: int, dtype: torch.dtype | None = None) -> Tensor:
     """An empty `[B, heads, rows, dim]` whose rows hold all heads side by side, as a graph's features do."""
-    return x.new_empty(x.shape[0], rows, heads, dim).transpose(1, 2)
+    return x.new_empty(x.shape[0], rows, heads, dim, dtype=dtype).transpose(1, 2)
 
 
 def results(
     query: Tensor, value: Tensor, num_edges: int, with_weights: bool, learns: bool
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Room for out, lse, weights and scores."""
+    """Room for out, in the query's dtype, and lse, weights and scores, in float32 at least."""
     batch, heads, num_queries, _ = query.shape
+    wide = accumulated(query.dtype)
     return (
         _rows_like(query, heads, num_queries, value.shape[3]),
-        query.new_empty(batch, heads, num_queries),
-        query.new_empty(batch, heads, num_edges if with_weights else 0),
-        query.new_empty(batch, heads, num_edges if learns or with_weights else 0),
+        query.new_empty(batch, heads, num_queries, dtype=wide),
+        query.new_empty(batch, heads, num_edges if with_weights else 0, dtype=wide),
+        query.new_empty(batch, heads, num_edges if learns or with_weights else 0, dtype=wide),
     )
 
 
 def gradients(
     query: Tensor, key: Tensor, value: Tensor, num_edges: int, wanted: Sequence[bool]
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """Room for the gradients of query, key and value, and of bias, a and term where wanted."""
+    """Room for the gradients of query, key and value, and, in float32 at least, of bias, a and term where wanted."""
     batch, heads, num_queries, dim = query.shape
+    wide = accumulated(query.dtype)
     bias_wanted, a_wanted, term_wanted = wanted
     return (
         _rows_like(query, heads, num_queries, dim),
         _rows_like(key, key.shape[1], key.shape[2], dim),
         _rows_like(value, value.shape[1], value.shape[2], value.shape[3]),
-        query.new_empty(batch, heads, num_edges if bias_wanted else 0),
-        query.new_empty(heads, dim if a_wanted else 0),
-        _rows_like(query, heads, num_edges if term_wanted else 0, dim),
+        query.new_empty(batch, heads, num_edges if bias_wanted else 0, dtype=wide),
+        query.new_empty(heads, dim if a_wanted else 0, dtype=wide),
+        _rows_like(query, heads, num_edges if term_wanted else 0, dim, wide),
     )
 
 

@@ -23,6 +23,7 @@ _ONLY = os.environ.get("ATTNOPS_TEST_BACKEND")
 BACKENDS = [
     name for name, reason in attnops.available_backends().items() if reason is None and _ONLY in (None, "", name)
 ]
+EDGES_ALONE = ("scatter", "triton")  # backends that run edge lists and nothing else
 TRAINING = [name for name in BACKENDS if name != "flex"]  # on a CPU flex runs forward alone
 
 _SETTINGS: dict[str, Any] = {
@@ -302,7 +303,7 @@ def patterns() -> st.SearchStrategy[Any]:
 @st.composite
 def problems(draw: st.DrawFn, backend: str, **fixed: Any) -> Problem:
     """Problems inside what `backend` declares that it runs, whatever else they hold; `fixed` values are not drawn."""
-    listed = backend == "scatter" or draw(st.integers(0, 3)) == 0
+    listed = backend in EDGES_ALONE or draw(st.integers(0, 3)) == 0
     if "num_edges" in fixed:
         listed = fixed["num_edges"] is not None
     dots = backend in ("sdpa", "flex")
@@ -320,7 +321,7 @@ def problems(draw: st.DrawFn, backend: str, **fixed: Any) -> Problem:
         "dim": draw(st.sampled_from([1, 2, 4, 8])),
         "pattern": draw(st.none() | st.just("causal") | patterns()),
         "num_edges": draw(st.integers(0, 14)) if listed else None,
-        "duplicates": listed and backend in ("reference", "scatter") and draw(st.booleans()),
+        "duplicates": listed and backend in ("reference", "native", *EDGES_ALONE) and draw(st.booleans()),
         "biases": draw(st.just(("tensor",)) | st.lists(st.sampled_from(names), max_size=2, unique=True).map(tuple)),
         "score": draw(st.sampled_from(["dot", "dot", "softcap"] if backend == "flex" else ["dot"])),
         "scale": draw(st.sampled_from([None, None, 0.3])),

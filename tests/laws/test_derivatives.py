@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import attnops
-from tests.laws.problems import BACKENDS, BIASES, EDGE_BIASES, TRAINING, Problem
+from tests.laws.problems import BACKENDS, BIASES, EDGE_BIASES, EDGES_ALONE, TRAINING, Problem
 
 SMALL = Problem(seed=3, batch=(2,), kv_heads=1, group=2, num_queries=3, num_keys=4, dim=4, value_dim=4)
 LISTED = SMALL.with_(num_edges=7)
@@ -34,15 +34,17 @@ def test_every_bias(backend: str, bias: str) -> None:
 
 
 @pytest.mark.parametrize("bias", [*EDGE_BIASES, "tensor", "time", "shaw"])
-@pytest.mark.parametrize("backend", [name for name in ("reference", "scatter") if name in BACKENDS])
+@pytest.mark.parametrize("backend", [name for name in ("reference", "scatter", "triton") if name in BACKENDS])
 def test_every_bias_over_edges(backend: str, bias: str) -> None:
     gradcheck(LISTED.with_(biases=(bias,), duplicates=True), backend)
 
 
 @pytest.mark.parametrize("score", ["softcap", "bahdanau", "gatv2", "gat"])
-@pytest.mark.parametrize("backend", [name for name in ("reference", "blockwise", "scatter") if name in BACKENDS])
+@pytest.mark.parametrize(
+    "backend", [name for name in ("reference", "blockwise", "scatter", "triton") if name in BACKENDS]
+)
 def test_every_score(backend: str, score: str) -> None:
-    gradcheck((LISTED if backend == "scatter" else SMALL).with_(score=score), backend)
+    gradcheck((LISTED if backend in EDGES_ALONE else SMALL).with_(score=score), backend)
 
 
 def test_the_prior_learns_where_it_is_not_zero() -> None:
@@ -71,7 +73,7 @@ def test_twice_on_the_reference_with_scores_over_edges(score: str) -> None:
 @pytest.mark.parametrize("backend", TRAINING)
 def test_twice_elsewhere_is_right_or_raises(backend: str, bias: tuple[str, ...], listed: bool, lse: bool) -> None:
     """Never a wrong number."""
-    if backend == "scatter" and not listed:
+    if backend in EDGES_ALONE and not listed:
         return
     problem = (LISTED if listed else SMALL).with_(biases=bias, pattern="causal", lse=lse)
 
@@ -100,7 +102,7 @@ def test_twice_elsewhere_is_right_or_raises(backend: str, bias: tuple[str, ...],
 def test_a_step_through_a_gradient_is_right_or_raises(backend: str, lse: bool) -> None:
     """As in MAML, by `torch.autograd.grad` with its inputs named, which prunes what it thinks unreachable."""
     x, weight = torch.randn(1, 6, 3).double(), torch.randn(3, 3).double().requires_grad_()
-    pattern = attnops.Edges(torch.randint(0, 6, (2, 20)), 6, 6) if backend == "scatter" else attnops.Causal()
+    pattern = attnops.Edges(torch.randint(0, 6, (2, 20)), 6, 6) if backend in EDGES_ALONE else attnops.Causal()
 
     def second(name: str) -> torch.Tensor:
         def loss(weight: torch.Tensor) -> torch.Tensor:

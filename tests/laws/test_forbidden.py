@@ -10,7 +10,7 @@ from torch import Tensor
 
 import attnops
 from attnops.testing import assert_close_as_reference
-from tests.laws.problems import BACKENDS, TRAINING, Built, Problem, hold
+from tests.laws.problems import BACKENDS, EDGES_ALONE, TRAINING, Built, Problem, hold
 
 pytestmark = pytest.mark.usefixtures("poison")
 NAN, INF = float("nan"), float("inf")
@@ -41,7 +41,7 @@ def test_a_row_that_hears_nobody_is_zeros(backend: str) -> None:
     hold(backend, law)
 
 
-@pytest.mark.parametrize("backend", [name for name in ("reference", "scatter") if name in BACKENDS])
+@pytest.mark.parametrize("backend", [name for name in ("reference", "scatter", "triton") if name in BACKENDS])
 def test_its_weights_are_zeros_and_those_of_others_sum_to_one(backend: str) -> None:
     def law(problem: Problem) -> None:
         built = problem.build()
@@ -234,7 +234,7 @@ def test_a_coord_of_a_forbidden_pair_may_be_nan(backend: str) -> None:
         bias = attnops.TimeGap(2).double()
         query_time = torch.tensor([0.1, 0.2, 0.3, 0.4], dtype=torch.float64)
         arguments: dict[str, Any] = {"bias": bias, "pattern": attnops.Padding(real)}
-        if backend == "scatter":
+        if backend in EDGES_ALONE:
             arguments["pattern"] = attnops.Edges(
                 torch.cartesian_prod(torch.arange(4), torch.arange(4)).t(), 4, 4
             ) & attnops.Padding(real)

@@ -12,11 +12,11 @@ from torch import Tensor
 
 import attnops
 from attnops import Edges
-from tests.laws.problems import BACKENDS, TRAINING, Built, Problem, hold
+from tests.laws.problems import BACKENDS, EDGES_ALONE, TRAINING, Built, Problem, hold
 from tests.laws.test_forbidden import close
 
 pytestmark = pytest.mark.usefixtures("poison")
-LISTS = [name for name in BACKENDS if name in ("reference", "scatter", "native")]
+LISTS = [name for name in BACKENDS if name in ("reference", "scatter", "native", "triton")]
 
 
 def everything(built: Built, backend: str) -> dict[str, Tensor]:
@@ -194,7 +194,7 @@ def test_empty_problems_work(backend: str, empty: str) -> None:
     listed = Edges(grid[:, :0] if empty == "edges" else grid, nq, nk)
     patterns = {None: None, "edges": listed, "causal": attnops.Causal()}
     for name, pattern in patterns.items():
-        if (backend == "scatter" and name != "edges") or (empty == "edges" and name != "edges"):
+        if (backend in EDGES_ALONE and name != "edges") or (empty == "edges" and name != "edges"):
             continue
         for bias in (None, table):
             out = attnops.attend(query, key, value, pattern=pattern, bias=bias, backend=backend)
@@ -229,7 +229,7 @@ def test_edges_and_a_pattern_keep_order_and_weights() -> None:
         assert (weights[:, ~causal] == 0).all() and (weights[:, causal] > 0).all()
 
 
-@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "scatter"])
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name not in EDGES_ALONE])
 def test_two_edge_lists_and_the_algebra_see_sets_of_pairs(backend: str) -> None:
     left = Edges(torch.tensor([[0, 1, 2, 1], [0, 1, 2, 1]]), 3, 3)
     right = Edges(torch.tensor([[0, 2], [0, 1]]), 3, 3)

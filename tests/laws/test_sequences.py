@@ -13,11 +13,11 @@ from torch import Tensor
 
 import attnops
 from attnops import Coords
-from tests.laws.problems import BACKENDS, TRAINING, Problem, hold
+from tests.laws.problems import BACKENDS, EDGES_ALONE, TRAINING, Problem, hold
 from tests.laws.test_forbidden import close
 
 pytestmark = pytest.mark.usefixtures("poison")
-DENSE = [name for name in BACKENDS if name != "scatter"]  # which runs edge lists alone
+DENSE = [name for name in BACKENDS if name not in EDGES_ALONE]
 
 
 def normal(*shape: int, seed: int = 0) -> Tensor:
@@ -124,7 +124,7 @@ def test_packed_documents_equal_separate_ones(backend: str) -> None:
     bias = attnops.ALiBi(2) + attnops.Rotary(4)
     rule: attnops.Pattern = attnops.Causal()
     packed_rule: attnops.Pattern = attnops.SameSegment() & rule
-    if backend == "scatter":
+    if backend in EDGES_ALONE:
         every = attnops.Edges(torch.cartesian_prod(torch.arange(total), torch.arange(total)).t(), total, total)
         packed_rule = every & packed_rule
     packed = attnops.attend(
@@ -162,7 +162,7 @@ def test_parts_of_the_keys_merge_to_the_whole(backend: str, data: st.DataObject)
     def run(rows: Tensor, with_sink: bool) -> attnops.AttentionOutput:
         coords = (Coords(position=ends), Coords(position=positions[rows]))
         rule: attnops.Pattern = pattern
-        if backend == "scatter":
+        if backend in EDGES_ALONE:
             grid = torch.cartesian_prod(torch.arange(len(rows)), torch.arange(4)).t()
             rule = attnops.Edges(grid, 4, len(rows)) & pattern
         result = attnops.attend(
@@ -210,7 +210,7 @@ def test_dot_scale_softcap_bias_pattern_softmax_sum_in_this_order(backend: str) 
         logits = (logits + bias).masked_fill(~allow, float("-inf"))
         want = torch.softmax(logits, -1).nan_to_num(0.0) @ value
         pattern: attnops.Pattern = attnops.Mask(allow)
-        if backend == "scatter":
+        if backend in EDGES_ALONE:
             row, column = torch.cartesian_prod(torch.arange(4), torch.arange(5)).t()
             pattern, bias = attnops.Edges(torch.stack([column, row]), 4, 5) & pattern, bias[:, row, column]
         score = None if softcap is None else attnops.DotProduct(softcap)
@@ -234,7 +234,7 @@ def test_dropout_keeps_the_mean_and_follows_the_seed(backend: str) -> None:
     query, key = torch.zeros(1, n, 2), torch.zeros(1, n, 2)
     value = torch.eye(n).unsqueeze(0)
     pattern = None
-    if backend == "scatter":
+    if backend in EDGES_ALONE:
         pattern = attnops.Edges(torch.cartesian_prod(torch.arange(n), torch.arange(n)).t(), n, n)
 
     def run(seed: int) -> Tensor:
@@ -255,7 +255,7 @@ def test_dropout_is_the_same_in_the_backward(backend: str) -> None:
     query, key = normal(1, n, 4, seed=1), normal(1, n, 4, seed=2)
     value = torch.eye(n, dtype=torch.float64).unsqueeze(0).requires_grad_()
     pattern = attnops.Causal()
-    if backend == "scatter":
+    if backend in EDGES_ALONE:
         pattern = attnops.Edges(torch.cartesian_prod(torch.arange(n), torch.arange(n)).t(), n, n) & pattern
     out = attnops.attend(query, key, value, pattern=pattern, dropout=0.5, backend=backend)
     (grad,) = torch.autograd.grad(out, value, torch.eye(n, dtype=torch.float64).unsqueeze(0))

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_map_only
 
 import attnops
 from attnops import Edges
-from tests.laws.problems import BACKENDS, TRAINING, Crossing
+from tests.laws.problems import BACKENDS, EDGES_ALONE, TRAINING, Crossing
 from tests.laws.test_forbidden import close
 
 H, N, D = 2, 6, 4
@@ -57,7 +57,7 @@ def prior_of(backend: str, name: str) -> tuple[Any, Any]:
 
 def cases(backends: list[str]) -> list[Any]:
     dense = ["plain", "causal", "window and alibi", "table", "rotary and sink", "padding"]
-    names = {"scatter": list(EDGE_PRIORS), "flex": ["plain", "causal", "window and alibi"]}
+    names = {"scatter": list(EDGE_PRIORS), "triton": list(EDGE_PRIORS), "flex": ["plain", "causal", "window and alibi"]}
     return [
         pytest.param(backend, name, id=f"{backend}-{name}")
         for backend in backends
@@ -106,7 +106,7 @@ def test_compiled_training(backend: str, name: str) -> None:
 
 
 @pytest.mark.usefixtures("fresh")
-@pytest.mark.parametrize("backend", [name for name in TRAINING if name != "scatter"])
+@pytest.mark.parametrize("backend", [name for name in TRAINING if name not in EDGES_ALONE])
 def test_compiled_training_with_a_bias_of_the_users_own(backend: str) -> None:
     """It runs, or the refusal names a backend that would."""
     bias = learned(Crossing(H))
@@ -143,7 +143,7 @@ def test_compiled_garbage_in_padding_stays_out(backend: str) -> None:
     """For keys that no query of their batch and head may attend."""
     query, key, value = vectors()
     pattern: attnops.Pattern = attnops.Padding(torch.tensor(4))
-    if backend == "scatter":
+    if backend in EDGES_ALONE:
         pattern = Edges(ENDS, N, N) & pattern
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ class Attention(nn.Module):
 
 
 @pytest.mark.usefixtures("fresh")
-@pytest.mark.parametrize("backend", [name for name in BACKENDS if name not in ("scatter", "flex")] + ["auto"])
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name not in (*EDGES_ALONE, "flex")] + ["auto"])
 def test_export(backend: str) -> None:
     module, x = Attention(backend).eval(), torch.randn(2, N, H * D)
     with torch.no_grad():
@@ -183,7 +183,7 @@ def test_export(backend: str) -> None:
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_vmap_equals_a_loop_or_the_refusal_says_what_would(backend: str) -> None:
     batch = vectors(3, 3)
-    for name in EDGE_PRIORS if backend == "scatter" else ("plain", "causal", "window and alibi", "table"):
+    for name in EDGE_PRIORS if backend in EDGES_ALONE else ("plain", "causal", "window and alibi", "table"):
         run, _ = call(backend, name)
         with torch.no_grad():
             try:
@@ -215,7 +215,7 @@ def test_auto_runs_under_vmap_with_gradients() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
 def test_autocast_keeps_the_dtype_of_the_query(backend: str, lower: torch.dtype, dtype: torch.dtype) -> None:
     inputs = [x.requires_grad_() for x in vectors(dtype=dtype)]
-    pattern = Edges(ENDS, N, N) if backend == "scatter" else attnops.Causal()
+    pattern = Edges(ENDS, N, N) if backend in EDGES_ALONE else attnops.Causal()
     bias = attnops.Rotary(D) + attnops.ALiBi(H) + attnops.RelativeBias(H, 8, 6)
     with torch.autocast("cpu", dtype=lower):
         out = attnops.attend(*inputs, pattern=pattern, bias=bias, backend=backend)
