@@ -5,7 +5,7 @@ First, bytes sent and pairs scored by each rank are counted, for 1, 2 and 4 proc
 beside one process with two threads. Last, the formulas are carried to 8 … 1024 cards with published figures of cards
 and links: a simulation, not a measurement. `--pictures FOLDER` draws it for docs/scale.md.
 
-    python -m benchmarks.scale --pictures docs/images
+    python -m benchmarks.scale --pictures docs/curves
 """
 
 from __future__ import annotations
@@ -277,7 +277,7 @@ def main() -> None:
         for world in WORLDS:
             ask(connections, "count", world)
             print(f"{world} processes: bytes sent and pairs scored equal the formulas", flush=True)
-        table = ring_beside_one(connections, length, 1 if options.small else 4, options.threads)
+        table = ring_beside_one(connections, length, 1 if options.small else 2, options.threads)
         for connection in connections:
             connection.send(None)
     rows = simulated()
