@@ -15,6 +15,7 @@ from examples.mtmc.recordings.chunk import Chunk
 from examples.mtmc.recordings.tracklets import Recording
 
 ROWS = 65536
+STEP = 1.0
 
 
 def online_identities(
@@ -24,7 +25,8 @@ def online_identities(
 
     ``network`` may believe other than the recording's own. A tracklet's look is taken to be known from its first box.
     """
-    identity, decisions = play(recording, OnlineTracker(network, matcher, tau, latency))
+    step = min(STEP, latency / 5)  # coarser than live: nobody waits
+    identity, decisions = play(recording, OnlineTracker(network, matcher, tau, latency, step))
     return (follow_aliases(identity, decisions) if aliases else identity) - 1
 
 
@@ -49,24 +51,23 @@ def chunks_of(recording: Recording, rows: int = ROWS) -> Iterator[Chunk]:
     if not tracklets:
         return
     number = {name: n for n, name in enumerate(cameras)}
-    count = np.array([len(t.frames) for t in tracklets])
-    owner = np.repeat(np.arange(len(tracklets)), count)
-    place = np.concatenate([np.arange(n) for n in count.tolist()])
+    owner = np.repeat(np.arange(len(tracklets)), [len(t.frames) for t in tracklets])
+    frame = np.concatenate([t.frames for t in tracklets])
     time = np.concatenate([cameras[t.camera].seconds(t.frames) for t in tracklets])
+    box = np.concatenate([t.boxes for t in tracklets])
+    world = np.concatenate([np.full((len(t.frames), 2), np.nan) if t.world is None else t.world for t in tracklets])
     camera = np.array([number[t.camera] for t in tracklets])
     looks = np.stack([t.embedding for t in tracklets if t.embedding is not None]) if recording.has_embeddings else None
     order = np.lexsort((owner, time))
-    nowhere = np.full(2, np.nan)
     for start in range(0, len(order), rows):
         own = order[start : start + rows]
-        pairs = [(tracklets[t], p) for t, p in zip(owner[own].tolist(), place[own].tolist(), strict=True)]
         yield Chunk(
             camera[owner[own]],
             owner[own],
-            np.array([t.frames[p] for t, p in pairs]),
+            frame[own],
             time[own],
-            np.array([t.boxes[p] for t, p in pairs]),
-            np.array([nowhere if t.world is None else t.world[p] for t, p in pairs]),
+            box[own],
+            world[own],
             np.ones(len(own)),
             np.zeros(len(own), dtype=np.int64),
             own,

@@ -33,7 +33,7 @@ from examples.mtmc.recordings.stream import chunks
 from examples.mtmc.recordings.text import Progress
 
 ROWS = 8192  # a chunk of a file
-BACK = 60.0  # seconds that a file's rows may go back before it counts as one track after another
+BACK = 3.0  # seconds that a file's rows may go back before it counts as one track after another
 WAIT = 0.05  # seconds without a row of a live stream after which time goes on by the clock on the wall
 
 
@@ -177,17 +177,18 @@ def _stream(options: Online, network: Network, log: Log, progress: Progress | No
         return chunks(stdin, options.format, network, log, live=True)
     files, _ = sources(Path(options.data), options.format, network, log)
     streams = [chunks(s.path, options.format, network, log, ROWS, camera=s.camera) for s in files]
-    return in_time_order([_in_order(stream) for stream in streams])
+    by_track = options.format == "campus"  # such a file lists one track after another, the first may fill many chunks
+    return in_time_order([_in_order(stream, by_track) for stream in streams])
 
 
-def _in_order(stream: Iterator[Chunk]) -> Iterator[Chunk]:
-    """The stream as it is; or, where it lists one track after another, all of it in order of time."""
+def _in_order(stream: Iterator[Chunk], by_track: bool) -> Iterator[Chunk]:
+    """The stream as it is; or, where it lists one track after another (known, or seen), all of it in order of time."""
     from examples.mtmc.recordings.chunk import joined
 
     first = next(stream, None)
     if first is None:
         return
-    if len(first) and float((np.maximum.accumulate(first.time) - first.time).max()) > BACK:
+    if by_track or float((np.maximum.accumulate(first.time) - first.time).max(initial=0.0)) > BACK:
         whole = joined([first, *stream])
         yield whole.take(np.argsort(whole.time, kind="stable"))
         return
