@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -84,13 +85,16 @@ def _as_written(given: Scene) -> Scene:
     return scene(given.recording, town.network(), pairs=given.pairs, looks=given.looks)
 
 
-def run_ablation(out: Path, seeds: int, small: bool, workers: int | None, console: Console) -> dict[str, Any]:
+def run_ablation(
+    out: Path, seeds: int, small: bool, preset: str, workers: int | None, console: Console
+) -> dict[str, Any]:
     """Run every row on so many seeds, print one table and leave ``ablation.json`` in ``out``."""
-    size, protocol = SMALL if small else Size(), Protocol()
+    size, protocol = replace(SMALL if small else Size(), preset=preset), Protocol()
     outcomes = run_seeds(list(range(seeds)), size, protocol, console, workers, out / WORK, ablate_seed, STAGES)
     summary: dict[str, Any] = {
         "rows": mean_and_spread([o.scores for o in outcomes]),
         "meaning": MEANING,
+        "preset": preset,
         "protocol": str(protocol),
         "seeds": [o.seed for o in outcomes],
         "thresholds": {row: [o.thresholds[row] for o in outcomes] for row in FORMS},
@@ -98,7 +102,7 @@ def run_ablation(out: Path, seeds: int, small: bool, workers: int | None, consol
     with results(out, last="ablation.json") as draft:
         text = json.dumps(summary, indent=1, allow_nan=False) + "\n"
         (draft / "ablation.json").write_text(text, encoding="utf-8")
-    console.print(screen_table(summary["rows"], seeds, f"Ablations, mean ± sd over {seeds} seed(s)"))
+    console.print(screen_table(summary["rows"], seeds, f"Ablations on {preset}, mean ± sd over {seeds} seed(s)"))
     for row, meaning in MEANING.items():
         console.print(f"{row}: {meaning}", soft_wrap=True)
     return summary

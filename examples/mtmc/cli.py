@@ -137,13 +137,17 @@ def ablate(
     out: Annotated[Path, typer.Option(help="Folder for the results.")],
     seeds: Annotated[int, typer.Option(min=1, help="How many simulated networks.")] = 3,
     small: Annotated[bool, typer.Option("--small", help="A few minutes of a quiet day: not a result.")] = False,
+    preset: Annotated[str, typer.Option(help="Of the simulator: easy, real or hard.")] = "real",
     workers: Annotated[int | None, typer.Option(min=1, help="Processes (default: one a core).")] = None,
     json: Json = False,
 ) -> None:
     """Take the matcher apart: every term of the prior, the score and the rounds has its row."""
     from examples.mtmc.ablation import run_ablation
+    from examples.mtmc.simulator.town import PRESETS
 
-    answer(run_ablation(out, seeds, small, workers, console(json)), json)
+    if preset not in PRESETS:
+        raise typer.BadParameter(f"{preset!r}; it must be one of {', '.join(PRESETS)}", param_hint="--preset")
+    answer(run_ablation(out, seeds, small, preset, workers, console(json)), json)
 
 
 @app.command()

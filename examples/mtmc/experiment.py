@@ -16,12 +16,11 @@ from numpy.typing import NDArray
 
 from examples.mtmc.matching.baselines import no_association, oracle
 from examples.mtmc.matching.calibration import Calibration, Reliability, fit_calibration, reliability
-from examples.mtmc.matching.candidates import candidates
 from examples.mtmc.matching.matcher import Form, Matcher
-from examples.mtmc.matching.methods import ROWS, Scene, match, method, scene, threshold
+from examples.mtmc.matching.methods import ROWS, Scene, cross_fitted, match, method, scene, threshold
 from examples.mtmc.matching.training import STEPS, train
-from examples.mtmc.network.learn import cross_fitted_prior, learn_links
-from examples.mtmc.network.network import Network
+from examples.mtmc.network.learn import learn_links
+from examples.mtmc.online.compare import online_identities
 from examples.mtmc.recordings.tracklets import Recording
 from examples.mtmc.scoring.evaluate import Protocol, evaluate
 from examples.mtmc.simulator.realism import measure
@@ -29,7 +28,7 @@ from examples.mtmc.simulator.simulate import simulate
 
 MISSING_LINK = ("c2", "c3")  # the link taken out of the prior to see what a wrong prior costs
 SHIFT = 1.2
-FOLDS = 4
+LATENCY = 5.0  # seconds, of the row "online"
 FORMS = {"gatv2": Form(bias=()), "gatv2_bias": Form()}
 
 
@@ -41,6 +40,7 @@ class Size:
     test_minutes: float = 25.0
     per_minute: float = 8.0
     steps: int = STEPS
+    preset: str = "real"
 
 
 SMALL = Size(training_minutes=8.0, test_minutes=4.0, per_minute=6.0, steps=15)
@@ -65,9 +65,9 @@ class Outcome:
 
 def periods(seed: int, size: Size) -> tuple[Recording, Recording, dict[str, float]]:
     """The training period, a later test period with other people before the same cameras, and measured figures."""
-    training = simulate(seed, size.training_minutes, size.per_minute, day=0)
+    training = simulate(seed, size.training_minutes, size.per_minute, day=0, preset=size.preset)
     later = 60 * (size.training_minutes + 20)
-    test = simulate(seed, size.test_minutes, size.per_minute, start=later, day=1, first_id=100_001)
+    test = simulate(seed, size.test_minutes, size.per_minute, start=later, day=1, first_id=100_001, preset=size.preset)
     return training.recording, test.recording, measure(training)
 
 
@@ -127,12 +127,6 @@ def run_seed(seed: int, size: Size, protocol: Protocol, report: Callable[[str], 
     return outcome
 
 
-def cross_fitted(recording: Recording, network: Network) -> Scene:
-    """A scene to learn from: no pair is judged by passages of its own identities, or the prior is trusted too much."""
-    pairs = candidates(recording)
-    return scene(recording, network, cross_fitted_prior(recording, pairs, FOLDS), pairs)
-
-
 def _identities(
     row: str, training: Scene, testing: Scene, matchers: dict[str, Matcher], outcome: Outcome
 ) -> NDArray[np.int64]:
@@ -140,6 +134,9 @@ def _identities(
         return no_association(testing.recording)
     if row == "oracle":
         return oracle(testing.recording)
+    if row == "online":
+        tau = outcome.thresholds["gatv2_bias"]
+        return online_identities(testing.recording, testing.network, matchers["gatv2_bias"], tau, LATENCY)
     outcome.thresholds[row] = threshold(row, training, matchers.get(row))
     own = method(row, testing, matchers.get(row))
     identity = own.identities(own.gain - outcome.thresholds[row])

@@ -26,10 +26,12 @@ from examples.mtmc.matching.prior import Prior, Rates, prior_of
 from examples.mtmc.matching.slots import true_pairs
 from examples.mtmc.matching.training import Labelled
 from examples.mtmc.matching.tuning import tune
+from examples.mtmc.network.learn import cross_fitted_prior
 from examples.mtmc.network.network import Network
 from examples.mtmc.recordings.tracklets import Recording
 
-ROWS = ("none", "fifo", "time", "appearance", "hungarian", "gatv2", "gatv2_bias", "oracle")
+FOLDS = 4  # of identities, for cross-fitting
+ROWS = ("none", "fifo", "time", "appearance", "hungarian", "gatv2", "gatv2_bias", "online", "oracle")
 MEANING = {
     "none": "no association: every tracklet its own identity",
     "fifo": "first in, first out along the links",
@@ -38,6 +40,7 @@ MEANING = {
     "hungarian": "appearance + hard window + Hungarian",
     "gatv2": "GATv2 matcher without the bias",
     "gatv2_bias": "GATv2 matcher with the bias",
+    "online": "the same while it runs, decided within 5 s, for good",
     "prior": "link prior + travel time, no appearance",
     "oracle": "true identities of the same tracklets",
 }
@@ -81,6 +84,12 @@ def scene(
     true = true_pairs(recording, pairs.source, pairs.target)
     graph = build_graph(recording, pairs, prior, looks, network, rates)
     return Scene(recording, network, pairs, prior, looks, graph, true)
+
+
+def cross_fitted(recording: Recording, network: Network) -> Scene:
+    """A scene to learn from: no pair is judged by passages of its own identities, or the prior is trusted too much."""
+    pairs = candidates(recording)
+    return scene(recording, network, cross_fitted_prior(recording, pairs, FOLDS), pairs)
 
 
 def match(matcher: Matcher, given: Scene) -> Matches:

@@ -14,13 +14,13 @@ from examples.mtmc.kept import key
 from examples.mtmc.matching.calibration import fit_calibration
 from examples.mtmc.matching.checkpoint import Checkpoint
 from examples.mtmc.matching.matcher import Form
-from examples.mtmc.matching.methods import match, scene, threshold
+from examples.mtmc.matching.methods import cross_fitted, match, scene, threshold
 from examples.mtmc.matching.training import train
 from examples.mtmc.matching.weights import save_matcher
 from examples.mtmc.network.learn import learn_links
 from examples.mtmc.simulator.simulate import simulate
 
-MINUTES, PER_MINUTE, STEPS = 60.0, 8.0, 200
+MINUTES, PER_MINUTE, STEPS = 60.0, 8.0, 100
 
 
 def pretrain(out: Path, seed: int, console: Console, minutes: float = MINUTES, steps: int = STEPS) -> None:
@@ -33,13 +33,13 @@ def pretrain(out: Path, seed: int, console: Console, minutes: float = MINUTES, s
     cut = 60 * minutes * 2 / 3
     fitted_on, held_out = recording.between(-np.inf, cut), recording.between(cut, np.inf)
     links = learn_links(fitted_on)
-    fitting, holding = scene(fitted_on, links), scene(held_out, links)
+    fitting, holding = cross_fitted(fitted_on, links), scene(held_out, links)
     checkpoint = Checkpoint(out.with_name(f".{out.name}.training"), key(seed, minutes, steps))
     with Progress(console=console, transient=True) as progress:
         task = progress.add_task("training", total=steps)
         tick = partial(progress.advance, task)
         matcher = train(fitting.labelled, holding.labelled, Form(), seed, steps, tick, checkpoint)
-    tau = threshold("gatv2_bias", scene(recording, learn_links(recording)), matcher)
+    tau = threshold("gatv2_bias", cross_fitted(recording, learn_links(recording)), matcher)
     calibration = fit_calibration(match(matcher, holding).gain.double().numpy(), holding.true)
     save_matcher(out, dict(matcher.state_dict()), tau, calibration)
     checkpoint.remove()
