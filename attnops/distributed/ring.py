@@ -18,6 +18,7 @@ from torch import Tensor
 
 from attnops.biases.base import Bias
 from attnops.coords import Coords
+from attnops.distributed.block_gradients import block_gradients
 from attnops.distributed.faults import lost_ranks
 from attnops.distributed.placed import Part, place_bias, place_pattern, place_score
 from attnops.distributed.routes import Visit
@@ -65,8 +66,8 @@ class Ring:
     def world(self) -> int:
         return self.group.size()
 
-    def attend(self, source: int, query: Tensor, key: Tensor, value: Tensor, seed: int) -> AttentionOutput:
-        """These queries over the keys of `source`, both already cut to the visit."""
+    def arguments(self, source: int) -> dict[str, Any]:
+        """What `attend` is asked on the visit to the keys of `source`."""
         visit = self.visits[source]
         assert visit is not None
         bias, score, coords = self.bias, self.score, None
@@ -76,13 +77,16 @@ class Ring:
             bias, score = place_bias(bias, part), place_score(score, part)
             coords = cut(self.query_coords, visit.queries), cut(self.key_coords[source], visit.keys)
             pattern = None if visit.kind == "all" else place_pattern(self.pattern, part)
+        return {"pattern": pattern, "bias": bias, "score": score, "scale": self.scale, "coords": coords}
+
+    def attend(self, source: int, query: Tensor, key: Tensor, value: Tensor, seed: int) -> AttentionOutput:
+        """These queries over the keys of `source`, both already cut to the visit."""
+        arguments = self.arguments(source)
         with torch.random.fork_rng(_devices(query), enabled=self.dropout > 0):
             if self.dropout > 0:
                 torch.manual_seed(seed + source)
             out = attend(
-                query, key, value,
-                pattern=pattern, bias=bias, score=score, scale=self.scale, coords=coords,
-                dropout=self.dropout, return_lse=True, backend=self.backend,
+                query, key, value, dropout=self.dropout, return_lse=True, backend=self.backend, **arguments
             )  # fmt: skip
         assert isinstance(out, AttentionOutput)
         return out
@@ -171,7 +175,11 @@ def ring_attend(ring: Ring, query: Tensor, key: Tensor, value: Tensor, captured:
 
 
 class _Ring(torch.autograd.Function):
-    """Saves this rank's own vectors, out and lse; the backward goes around again and computes each block anew."""
+    """Saves this rank's own vectors, out and lse; the backward goes around again and computes each block anew.
+
+    The compiled kernel takes out and lse over all keys as they are. Where it does not run, a block goes through
+    `attend` once more, and the gradient of the whole becomes one of the block's own out and lse.
+    """
 
     @staticmethod
     def forward(
@@ -254,6 +262,10 @@ def _block_backward(
     upstream: tuple[Tensor, Tensor | None],
 ) -> tuple[Any, ...]:
     """Gradients of query, key, value and captured tensors through one block, of `out = Σ exp(lse_p - lse) out_p`."""
+    if not ring.learning and ring.dropout == 0 and ring.backend in ("auto", "native"):
+        known = block_gradients(ring.arguments(source), query, key, value, state, upstream)
+        if known is not None:
+            return known
     (out, lse), (grad_out, grad_lse) = state, upstream
     with torch.enable_grad():
         query, key, value = (x.detach().requires_grad_() for x in (query, key, value))
