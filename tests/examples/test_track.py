@@ -214,6 +214,18 @@ def test_faulty_rows_stop_it_or_are_counted(
     assert "malformed row" in log and "tracks.txt, line 2" in log
 
 
+def test_campus_text_comes_online_in_order_of_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its files list one track after another, and the first fills more than one chunk."""
+    (tmp_path / "data").mkdir()
+    lines = [f'{id} {id} 0 {id + 9} 20 {frame} 0 0 0 "PERSON"' for id in (1, 50) for frame in range(9000)]
+    (tmp_path / "data" / "view-a.txt").write_text("\n".join(lines) + "\n")
+    (tmp_path / "links.yaml").write_text("cameras: {a: {fps: 30}}\n")
+    given = ("--data", tmp_path / "data", "--format", "campus", "--links", tmp_path / "links.yaml")
+    assert run(monkeypatch, "track", *given, "--out", tmp_path / "out", "--online") == 0
+    summary = json.loads((tmp_path / "out" / "summary.json").read_text())
+    assert summary["tracklets"] == 2 and "late row" not in json.dumps(summary["log"])
+
+
 HOSTILE = '<img src=x onerror="alert(1)">$\\frac{&amp'
 
 

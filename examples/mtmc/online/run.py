@@ -100,6 +100,7 @@ def run_online(options: Online, console: Console) -> dict[str, Any]:
             told.close()
         interrupted = stop.is_set()
         if tracker is None and not interrupted:
+            decisions.unlink()
             raise InputError("the standard input" if live else options.data, None, "no usable row", "rows to track")
         summary = _write(draft, tables, network, options, log, told, interrupted)
     console.print(
