@@ -198,13 +198,15 @@ def equal(
 ) -> None:
     torch.manual_seed(0)
     whole = Whole(length, dtype, **(sizes or {}))
+    got = divided(name, whole, dtype, group, order, method, lengths)
+    if group.rank() > 0:
+        return  # all have the same sums; one looks at them
     wide = copy.copy(whole)
     wide.dtype = torch.float64
     for each in ("query", "key", "value"):
         setattr(wide, each, getattr(whole, each).detach().double().requires_grad_())
     wide.upstream, wide.upstream_lse = whole.upstream.double(), whole.upstream_lse.double()
     golden, plain = one_process(name, wide, torch.float64), one_process(name, whole, dtype)
-    got = divided(name, whole, dtype, group, order, method, lengths)
     for place, (mine, exact, reference) in enumerate(zip(got, golden, plain, strict=True)):
         kind = "forward" if place < 2 else "gradient" if place < 5 else "parameter"
         assert_close_as_reference(
@@ -212,16 +214,22 @@ def equal(
         )
 
 
-@pytest.mark.parametrize("world", [1, 2, 3, 4])
+@pytest.mark.parametrize("world", [2, 3, 4])
 @pytest.mark.parametrize("name", CASES)
 def test_a_ring_equals_one_process(ranks: Any, name: str, world: int) -> None:
     order = "zigzag" if world % 2 == 0 or name in ("causal", "documents") else "contiguous"
     ranks(equal, name, 13, order, "ring", world=world)
 
 
-@pytest.mark.parametrize("world", [1, 2, 4])
+@pytest.mark.parametrize("method", ["ring", "all_to_all"])
+def test_one_rank_alone(ranks: Any, method: str) -> None:
+    for name in ("causal", "rotary", "documents", "sink", "users' own"):
+        ranks(equal, name, 13, "zigzag", method, world=1)
+
+
 @pytest.mark.parametrize("name", [name for name in CASES if name not in HEADS_AT_ONCE])
-def test_exchanged_heads_equal_one_process(ranks: Any, name: str, world: int) -> None:
+def test_exchanged_heads_equal_one_process(ranks: Any, name: str) -> None:
+    world = 2 if len(name) % 2 else 4
     ranks(equal, name, 13, "zigzag" if world == 2 else "contiguous", "all_to_all", world=world)
 
 
