@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import attnops
+import attnops.distributed
 import attnops.graph
 import attnops.seq
 from attnops.version import __version__
@@ -63,7 +64,7 @@ def test_the_check_of_light_imports_can_fail(loaded_by_torch: set[str]) -> None:
 
 PUBLIC_NAMES = [
     (f"{module.__name__}.{name}", value)
-    for module in (attnops, attnops.graph, attnops.seq)
+    for module in (attnops, attnops.distributed, attnops.graph, attnops.seq)
     for name, value in sorted(vars(module).items())
     if name[0] != "_" and getattr(value, "__module__", "").startswith("attnops")
 ]
