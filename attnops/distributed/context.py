@@ -193,9 +193,10 @@ def _ring(
     rank = division.group.rank()
     visits, wanted = division.routes(priors.pattern)
     captured = _captured(division, query, key, value, priors, scale) if torch.is_grad_enabled() else {}
+    key_rows = [division.key_layout.rows(source).to(query.device) for source in range(division.group.size())]
     ring = Ring(
         division.group, visits, wanted,
-        division.queries.rows(rank), [division.key_layout.rows(source) for source in range(division.group.size())],
+        division.queries.rows(rank).to(query.device), key_rows,
         *_detached(division, captured), priors.pattern, priors.bias, priors.score, scale, dropout, backend,
         [inner for _, inner in captured.values()],
     )  # fmt: skip

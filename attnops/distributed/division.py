@@ -13,7 +13,7 @@ from attnops.coords import Coords, resolve_coords
 from attnops.distributed.agreement import agree
 from attnops.distributed.faults import lost_ranks
 from attnops.distributed.layout import Layout, gather
-from attnops.distributed.placed import Part, place_pattern
+from attnops.distributed.placed import Part, on_cpu, place_pattern
 from attnops.distributed.priors import Priors
 from attnops.distributed.routes import Visit, visit
 from attnops.patterns.base import Pattern
@@ -36,9 +36,10 @@ class Division:
     device: torch.device
     _routes: list[tuple[Pattern, tuple[list[Visit | None], list[slice | None]]]] = field(default_factory=list)
 
-    def part(self, source: int) -> Part:
+    def part(self, source: int, device: torch.device | None = None) -> Part:
         """Where this rank's queries and the keys of `source` lie in the whole."""
-        return Part(self.queries.rows(self.group.rank()), self.key_layout.rows(source))
+        device = device or self.device
+        return Part(self.queries.rows(self.group.rank()).to(device), self.key_layout.rows(source).to(device))
 
     def routes(self, pattern: Pattern) -> tuple[list[Visit | None], list[slice | None]]:
         """What this rank needs of each, and what each needs of it; told once, kept for the next layer."""
@@ -49,7 +50,7 @@ class Division:
         visits: list[Visit | None] = []
         local = self.local.to("cpu")
         for source in range(world):
-            placed = place_pattern(pattern, self.part(source))
+            placed = place_pattern(on_cpu(pattern), self.part(source, torch.device("cpu")))
             coords = local, self.keys[source].to("cpu")
             sizes = self.queries.lengths[rank], self.key_layout.lengths[source]
             visits.append(visit(placed, coords, self.batch_shape, *sizes))

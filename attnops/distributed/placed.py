@@ -104,6 +104,15 @@ def place_pattern(pattern: Pattern, part: Part) -> Pattern:
     return PlacedPattern(pattern, part)
 
 
+def on_cpu(pattern: Pattern) -> Pattern:
+    """The pattern with what its ranges are read from on the CPU, where visits are planned."""
+    if isinstance(pattern, Intersection | Union):
+        return type(pattern)(*(on_cpu(term) for term in pattern.terms))
+    if isinstance(pattern, Complement):
+        return Complement(on_cpu(pattern.term))
+    return Padding(pattern.key_lengths.cpu()) if type(pattern) is Padding else pattern
+
+
 class PlacedPattern(Pattern):
     """A pattern that may read rows and heads, given those of the whole."""
 
