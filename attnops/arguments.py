@@ -115,6 +115,8 @@ def read_arguments(
         unique_edges=edges.unique if edges is not None and look_for_duplicates else None,
         biased=adds,
         bias_grad=torch.is_grad_enabled() and _learns(terms, score, coords_pair, pattern, query, key),
+        coords_grad=torch.is_grad_enabled()
+        and any(x.requires_grad for side in coords_pair for x in side.data.values()),
         own_bias=all(type(term).__module__.startswith("attnops.") for term in terms),
         score=_kind_of_score(score),
         fused_score=score.kernel is not None,

@@ -45,6 +45,7 @@ class Problem(NamedTuple):
     # what bias and score are
     biased: bool
     bias_grad: bool  # does a gradient flow into the bias?
+    coords_grad: bool  # does one flow into what tokens carry?
     own_bias: bool  # are all terms the library's own?
     score: str  # "dot", "softcap", or the class of another score
     fused_score: bool  # do compiled kernels know the score?

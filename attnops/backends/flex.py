@@ -35,6 +35,11 @@ class Flex:
         reasons = []
         if problem.device == "cpu" and (problem.grad or problem.bias_grad):
             reasons.append("FlexAttention has no backward on a CPU")
+        if problem.device != "cpu" and problem.coords_grad:
+            reasons.append(
+                "FlexAttention's backward reads a tensor that needs a gradient at one place a pair, and coords are "
+                "read at both ends"
+            )
         if problem.device == "cpu" and problem.lse:
             reasons.append("FlexAttention does not return the lse on a CPU")
         if problem.weights:

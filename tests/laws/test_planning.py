@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 
 import attnops
+from attnops.backends.flex import Flex
 from tests.laws.problems import BACKENDS, Problem, problems
 
 
@@ -88,6 +89,19 @@ def test_a_plan_for_another_problem_is_refused(changes: dict[str, object]) -> No
         ValueError, match=r"backend is a plan for another problem: .* was .* when planned and is .* now"
     ):
         Problem().with_(**changes).build().attend(backend=planned)
+
+
+def test_compiled_flex_is_not_given_coords_that_need_a_gradient() -> None:
+    position = torch.arange(4.0, requires_grad=True)
+    x = torch.randn(2, 4, 8)
+    arguments = {"bias": attnops.TimeGap(2), "coords": attnops.Coords(time=position, position=torch.arange(4))}
+    problem = attnops.plan(x, x, x, **arguments).problem
+    assert problem.coords_grad and not problem._replace(coords_grad=False, bias_grad=False).coords_grad
+    on_a_gpu = problem._replace(device="cuda")
+    assert any("coords" in reason for reason in Flex().refuse(on_a_gpu))
+    assert not any("coords" in reason for reason in Flex().refuse(on_a_gpu._replace(coords_grad=False)))
+    with torch.no_grad():
+        assert not attnops.plan(x, x, x, **arguments).problem.coords_grad
 
 
 def test_a_plan_is_frozen() -> None:
