@@ -2,25 +2,37 @@
 
 from __future__ import annotations
 
+import csv
+import json
+import signal
+import subprocess
+import sys
+import time
 from dataclasses import replace
+from pathlib import Path
 
 import hypothesis
 import hypothesis.strategies as st
 import numpy as np
 import pytest
 from numpy.typing import NDArray
+from rich.console import Console
 
+from examples.mtmc.errors import InputError
 from examples.mtmc.matching.methods import method, scene
 from examples.mtmc.matching.weights import load_matcher
 from examples.mtmc.network.learn import learn_links
+from examples.mtmc.network.links_file import dump_network
 from examples.mtmc.network.network import Camera, Link, Network
 from examples.mtmc.network.travel import TravelTime
 from examples.mtmc.online.compare import chunks_of, online_identities, play
 from examples.mtmc.online.decisions import Decision, follow_aliases
+from examples.mtmc.online.run import Online, run_online, seconds
 from examples.mtmc.online.tracker import OnlineTracker
 from examples.mtmc.recordings.chunk import Chunk
 from examples.mtmc.recordings.cleaning import DUPLICATE, LATE, SILENT
 from examples.mtmc.recordings.tracklets import Recording
+from examples.mtmc.recordings.writers import write_recording
 from examples.mtmc.scoring.evaluate import quick_idf1
 from examples.mtmc.simulator.simulate import World
 
@@ -284,3 +296,86 @@ def test_memory_is_bounded_by_the_windows() -> None:
 def test_senseless_times_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="latency, step"):
         OnlineTracker(SMALL, None, 0.0, **wrong)
+
+
+# The command ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory, world: World) -> Path:
+    """Two minutes of the town as AI City rows, one track after another, and its links file."""
+    folder = tmp_path_factory.mktemp("town")
+    recording = world.recording.between(-np.inf, world.recording.tracklets[0].time_in + 120)
+    write_recording(folder / "data", recording, "aicity")
+    (folder / "links.yaml").write_text(dump_network(learn_links(world.recording)))
+    return folder
+
+
+def _arguments(folder: Path, data: str, out: Path, *more: str) -> list[str]:
+    given = ["--data", data, "--format", "aicity", "--links", str(folder / "links.yaml"), "--out", str(out)]
+    return [sys.executable, "-m", "examples.mtmc", "track", "--online", *given, *more]
+
+
+def _lines(path: Path) -> list[dict[str, object]]:
+    text = path.read_text()
+    assert text.endswith("\n")
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def test_a_folder_gives_decisions_and_tables(folder: Path, tmp_path: Path) -> None:
+    options = Online(str(folder / "data"), "aicity", folder / "links.yaml", tmp_path / "out", 5.0)
+    summary = run_online(options, Console(quiet=True))
+    said = [line for line in _lines(tmp_path / "out" / "decisions.jsonl") if line["kind"] == "identity"]
+    assert len(said) == summary["tracklets"] > summary["identities"] > 1
+    assert summary["log"]["left_out"] == 0
+    with (tmp_path / "out" / "identities.csv").open() as file:
+        table = list(csv.DictReader(file))
+    key = [(str(row["camera"]), int(row["tracklet"]), int(row["identity"])) for row in table]
+    assert sorted(key) == sorted((str(d["camera"]), int(str(d["id"])), int(str(d["identity"]))) for d in said)
+    assert [int(row["identity"]) for row in table] == sorted(int(row["identity"]) for row in table)
+    boxes = sum(len(path.read_text().splitlines()) for path in (tmp_path / "out" / "tracks").glob("*.txt"))
+    rows = (folder / "data" / "tracks.txt").read_text().splitlines()
+    assert boxes == len(rows) == sum(int(row["boxes"]) for row in table)
+
+
+def test_a_stream_that_is_interrupted_leaves_what_was_decided(folder: Path, tmp_path: Path) -> None:
+    rows = sorted((folder / "data" / "tracks.txt").read_text().splitlines(), key=lambda row: int(row.split()[2]))
+    out = tmp_path / "out"
+    process = subprocess.Popen(
+        _arguments(folder, "-", out, "--latency", "2s"), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert process.stdin is not None
+    process.stdin.write("\n".join([*rows[: len(rows) // 2], "garbage", ""]))
+    process.stdin.flush()
+    said = out / "decisions.jsonl"
+    deadline = time.monotonic() + 120
+    while not (said.is_file() and said.stat().st_size) and time.monotonic() < deadline and process.poll() is None:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "nothing was written" not in errors
+    summary = json.loads((out / "summary.json").read_text())
+    given = [line for line in _lines(said) if line["kind"] == "identity"]
+    assert summary["interrupted"] and summary["tracklets"] == len(given) > 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out"]
+
+
+def test_nothing_to_track_is_an_error_and_writes_nothing(folder: Path, tmp_path: Path) -> None:
+    run = subprocess.run(
+        _arguments(folder, "-", tmp_path / "out"), input="nonsense\n", capture_output=True, text=True, timeout=120
+    )
+    assert run.returncode == 2 and "no usable row" in run.stderr
+    assert not (tmp_path / "out" / "summary.json").exists()
+
+
+@pytest.mark.parametrize(("text", "expected"), [("5s", 5.0), ("2.5", 2.5), ("inf", np.inf)])
+def test_latencies_are_seconds(text: str, expected: float) -> None:
+    assert seconds(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "-1", "nan", "soon"])
+def test_other_latencies_are_refused(text: str) -> None:
+    with pytest.raises(InputError, match="seconds from 0 on"):
+        seconds(text)
