@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 from attnops.arguments import Arguments, read_arguments
 from attnops.backends import BACKENDS
 from attnops.biases.base import Bias
 from attnops.checks import require_positive
-from attnops.coords import Coords
+from attnops.coords import Coords, is_traced
 from attnops.patterns.base import Pattern
+from attnops.patterns.intervals import Causal
 from attnops.planner import DEFAULT_BUDGET, Candidate, Plan, alternative, choose, collector, rank
 from attnops.problem import Call, NotFiniteError, Problem, Result, UnsupportedError
 from attnops.scores.base import Score
 from attnops.states import AttentionOutput
 
 _ranked: dict[Problem, tuple[Candidate, ...]] = {}
+_met: dict[tuple[object, ...], tuple[tuple[Any, ...], str, tuple[Candidate, ...]]] = {}  # what _signature determines
 
 
 def attend(
@@ -74,6 +79,14 @@ def attend(
     """
     if not isinstance(backend, str | Plan):
         raise TypeError(f"backend is {type(backend).__name__}; it must be a name or a Plan")
+    signature = None
+    asks_nothing = type(dropout) is float and dropout == 0.0 and return_lse is False and return_weights is False
+    if bias is None and score is None and coords is None and asks_nothing and backend == "auto":
+        signature = _signature(query, key, value, pattern, scale)
+        if signature in _met:
+            read, name, candidates = _met[signature]
+            arguments = Arguments(query, key, value, *read)
+            return _deliver(arguments, _run_first(_prepare(arguments, 0.0), name, candidates, True), False, False)
     arguments = read_arguments(
         query,
         key,
@@ -97,6 +110,12 @@ def attend(
         name, candidates = backend.backend, backend.candidates
     else:
         name, candidates = choose(problem, _candidates(problem), backend)
+    if signature is not None:
+        if len(_met) >= 4096:
+            _met.clear()
+        a = arguments
+        read = (a.pattern, None, (), a.score, a.scale, a.coords, a.batch_shape, a.dtype, problem)
+        _met[signature] = read, name, candidates
     plans = None if problem.compiling else collector()
     if plans is not None:
         plans.append(_plan(arguments, name, candidates))
@@ -169,6 +188,33 @@ def available_backends() -> dict[str, str | None]:
 
 
 # ----------------------------------------------------------------------------------------------- planning and running
+
+
+def _signature(
+    query: Tensor, key: Tensor, value: Tensor, pattern: Pattern | Tensor | None, scale: float | None
+) -> tuple[object, ...] | None:
+    """What alone decides the checks and the plan of a plain call, as in decoding; None where anything else could.
+
+    Plain: tensors and nothing that stands for them, no gradient, autocast, tracer, transform or collector of plans.
+    """
+    if torch.compiler.is_compiling() or not type(query) is type(key) is type(value) is Tensor:
+        return None
+    if (pattern is not None and type(pattern) is not Causal) or (scale is not None and type(scale) is not float):
+        return None
+    device = query.device
+    if torch.is_grad_enabled() or device.type == "meta" or torch.is_autocast_enabled(device.type):
+        return None
+    if is_traced() or torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
+        return None
+    if collector() is not None:
+        return None
+    return (
+        (query.shape, query.dtype, device, query.layout),
+        (key.shape, key.dtype, key.device, key.layout),
+        (value.shape, value.dtype, value.device, value.layout),
+        pattern is None,
+        scale,
+    )
 
 
 def _candidates(problem: Problem) -> tuple[Candidate, ...]:
