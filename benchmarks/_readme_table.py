@@ -20,7 +20,7 @@ from examples.mtmc.matching.methods import MEANING
 from examples.mtmc.scoring.summary import SHOWN
 
 HERE = Path(__file__).parent
-KERNELS = ("graphs", "layers", "growth", "sequences")
+KERNELS = ("graphs", "layers", "growth", "sequences", "decoding")
 PERFORMANCE = README.parent / "docs" / "performance.md"
 FIRST = ("overhead", "graphs", "layers", "growth")  # then the others, by name
 # The last words of a key say what the number is.
