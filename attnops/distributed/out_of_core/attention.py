@@ -59,8 +59,8 @@ def attend(
         MappedRows([6, 2, 4], torch.float32, 2 blocks of 4)
         >>> folder.cleanup()
     """
-    _check(query, key, value, edges, bias)
-    of_queries, of_keys = coords or (Coords(), Coords())
+    _check(query, key, value, edges, bias, score)
+    of_queries, of_keys = _both_sides(coords, edges)
     learned = [each for prior in (bias, score) if isinstance(prior, nn.Module) for each in prior.parameters()]
 
     def attend_tile(q: Tensor, k: Tensor, v: Tensor, of_query: int, of_key: int) -> AttentionOutput:
@@ -144,7 +144,26 @@ def _coords(coords: Coords, first: int, count: int, offset: int) -> Coords:
     return Coords(**data)
 
 
-def _check(query: MappedRows, key: MappedRows, value: MappedRows, edges: MappedEdges, bias: object) -> None:
+def _both_sides(coords: object, edges: MappedEdges) -> tuple[Coords, Coords]:
+    """Coords of queries and of keys, one a row."""
+    if coords is None:
+        return Coords(), Coords()
+    if not isinstance(coords, tuple) or len(coords) != 2 or not all(isinstance(each, Coords) for each in coords):
+        raise TypeError(f"coords is {type(coords).__name__}; it must be a pair of Coords, of queries and of keys")
+    for side, each, count in zip(("queries", "keys"), coords, (edges.num_queries, edges.num_keys), strict=True):
+        for name, values in each.data.items():
+            if values.ndim == 0 or values.shape[-1] != count:
+                raise ValueError(f"coords of {side} {name} has shape {list(values.shape)}; it must end in {count}")
+    return coords
+
+
+def _check(
+    query: MappedRows, key: MappedRows, value: MappedRows, edges: MappedEdges, bias: object, score: object
+) -> None:
+    if not isinstance(edges, MappedEdges):
+        raise TypeError(f"edges is {type(edges).__name__}; it must be MappedEdges")
+    if score is not None and not isinstance(score, Score):
+        raise TypeError(f"score is {type(score).__name__}; it must be a Score or None")
     for name, rows, count, block in (
         ("query", query, edges.num_queries, edges.query_block),
         ("key", key, edges.num_keys, edges.key_block),
@@ -152,10 +171,14 @@ def _check(query: MappedRows, key: MappedRows, value: MappedRows, edges: MappedE
     ):
         if not isinstance(rows, MappedRows):
             raise TypeError(f"{name} is {type(rows).__name__}; it must be MappedRows")
-        if len(rows.width) != 2 or rows.dtype != query.dtype:
-            raise ValueError(f"{name} is {rows}; it must be [N, H, D] in {query.dtype}")
+        if len(rows.width) != 2 or rows.dtype != query.dtype or not rows.dtype.is_floating_point:
+            wanted = query.dtype if query.dtype.is_floating_point else "a floating dtype"
+            raise ValueError(f"{name} is {rows}; it must be [N, H, D] in {wanted}")
         if rows.num_rows != count or (rows.block != block and rows.num_blocks > 1):
             raise ValueError(f"{name} is {rows}; edges join {count}, in blocks of {block}")
+    if query.width[1] != key.width[1] or key.width[0] != value.width[0] or query.width[0] % max(1, key.width[0]):
+        shapes = ", ".join(str(rows) for rows in (query, key, value))
+        raise ValueError(f"query, key and value are {shapes}; D must be one, and H a multiple of the heads of keys")
     if bias is None:
         return
     if not isinstance(bias, Bias):

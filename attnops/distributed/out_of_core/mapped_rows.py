@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -15,6 +14,14 @@ import torch
 from torch import Tensor
 
 from attnops.checks import require_positive
+from attnops.distributed.out_of_core.mapped_file import (
+    mapped,
+    read_header,
+    require_dtype,
+    require_width,
+    reserve,
+    write_header,
+)
 
 HEADER = "rows.json"
 # What attention over one tile holds at most, in rows of query, key, value and output, and in bytes an edge: measured,
@@ -36,11 +43,10 @@ class RowFiles:
             weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
 
     def make(self) -> RowFiles:
-        """Files of zeros, which take no room until they are written."""
+        """Files of zeros, whose room is taken at once: writing to a mapping on a full disk would end the process."""
         self.folder.mkdir(parents=True, exist_ok=True)
         for index in range(self.num_blocks):
-            with open(self._path(index), "wb") as file:
-                file.truncate(self._size(index) * self.dtype.itemsize)
+            reserve(self._path(index), self._size(index) * self.dtype.itemsize)
         return self
 
     def blocks(self) -> Iterator[tuple[int, slice]]:
@@ -50,9 +56,9 @@ class RowFiles:
 
     def read(self, index: int) -> Tensor:
         """A block, mapped."""
-        if not 0 <= index < self.num_blocks:
-            raise ValueError(f"index is {index}; there are the blocks 0 to {self.num_blocks - 1}")
-        flat = torch.from_file(str(self._path(index)), shared=True, size=self._size(index), dtype=self.dtype)
+        if not isinstance(index, int) or not 0 <= index < self.num_blocks:
+            raise ValueError(f"index is {index!r}; there are the blocks 0 to {self.num_blocks - 1}")
+        flat = mapped(self._path(index), self._size(index), self.dtype, shared=True)
         return flat.view(self._rows(index), *self.width)
 
     def add_gradient(self, index: int, gradient: Tensor) -> None:
@@ -94,8 +100,11 @@ class MappedRows:
         grad: None, or the gradient: `.read(index)` is that of a block, `.tensor()` that of all.
 
     Raises:
-        ValueError: sizes that are not positive (N may be 0), a folder that holds rows already.
-        FileNotFoundError: `open` of a folder without rows, or whose writing did not end.
+        ValueError: sizes that are not positive (N and axes may be 0), a dtype that is not real, a folder that holds
+            rows already; a file of another length than its header says, a header that is none.
+        FileNotFoundError: `open` of a folder without rows, or whose writing by `from_tensor` did not end; a file that
+            is missing.
+        OSError: a disk that is full, or cannot be written: room is taken before the first number is written.
 
     Example:
         >>> import tempfile, torch
@@ -116,20 +125,9 @@ class MappedRows:
         dtype: torch.dtype = torch.float32,
         requires_grad: bool = False,
     ) -> None:
-        require_positive(block=block, num_rows=num_rows + 1)
-        if (Path(folder) / HEADER).exists():
-            raise ValueError(f"folder {folder} holds rows already; MappedRows.open reads them")
-        files = RowFiles(Path(folder), num_rows, tuple(width), block, dtype, scratch=False).make()
-        header = {
-            "num_rows": num_rows,
-            "width": list(width),
-            "block": block,
-            "dtype": str(dtype).removeprefix("torch."),
-        }
-        draft = files.folder / f"{HEADER}.draft"
-        draft.write_text(json.dumps(header), encoding="utf-8")
-        draft.replace(files.folder / HEADER)
+        files = _made(folder, num_rows, width, block, dtype)
         self._hold(files, requires_grad)
+        _name(files)
 
     def _hold(self, files: RowFiles, requires_grad: bool = False) -> MappedRows:
         if requires_grad and not files.dtype.is_floating_point:
@@ -144,10 +142,8 @@ class MappedRows:
     def open(folder: str | os.PathLike[str], requires_grad: bool = False) -> MappedRows:
         """Rows that were written before."""
         path = Path(folder) / HEADER
-        if not path.exists():
-            raise FileNotFoundError(f"folder {folder} holds no {HEADER}: no rows, or their writing did not end")
-        header = json.loads(path.read_text(encoding="utf-8"))
-        dtype, width = getattr(torch, header["dtype"]), tuple(header["width"])
+        header = read_header(path, {"num_rows": 0, "block": 1}, {"width": list, "dtype": str})
+        dtype, width = require_dtype(f"{path}: ", header["dtype"]), require_width(f"{path}: ", header["width"])
         files = RowFiles(Path(folder), header["num_rows"], width, header["block"], dtype, scratch=False)
         return MappedRows.__new__(MappedRows)._hold(files, requires_grad)
 
@@ -155,11 +151,15 @@ class MappedRows:
     def from_tensor(
         folder: str | os.PathLike[str], rows: Tensor, block: int, requires_grad: bool = False
     ) -> MappedRows:
-        """The rows of a tensor, written to files."""
-        mapped = MappedRows(folder, rows.shape[0], tuple(rows.shape[1:]), block, rows.dtype, requires_grad)
-        for index, where in mapped.blocks():
-            mapped.write(index, rows[where])
-        return mapped
+        """The rows of a tensor, written to files; a folder in which that did not end is no rows."""
+        if not isinstance(rows, Tensor) or rows.ndim == 0:
+            raise TypeError(f"rows is {_form(rows)}; it must be a tensor [N, …]")
+        files = _made(folder, rows.shape[0], tuple(rows.shape[1:]), block, rows.dtype)
+        written = MappedRows.__new__(MappedRows)._hold(files, requires_grad)
+        for index, where in written.blocks():
+            written.write(index, rows[where])
+        _name(files)
+        return written
 
     def like(self, width: tuple[int, ...], dtype: torch.dtype) -> MappedRows:
         """As many other rows, in a folder beside this one that is removed when nothing refers to them."""
@@ -211,8 +211,15 @@ class MappedRows:
         return self.files.read(index)
 
     def write(self, index: int, rows: Tensor) -> None:
-        """Set a block."""
-        self.files.read(index).copy_(rows.detach())
+        """Set a block.
+
+        Raises:
+            ValueError: rows of another shape than the block's, or of a kind that its dtype does not hold.
+        """
+        held = self.files.read(index)
+        if not isinstance(rows, Tensor) or rows.shape != held.shape or not torch.can_cast(rows.dtype, held.dtype):
+            raise ValueError(f"rows is {_form(rows)}; block {index} is {_form(held)}")
+        held.copy_(rows.detach())
 
     def tensor(self) -> Tensor:
         """All rows in memory, a copy."""
@@ -220,6 +227,31 @@ class MappedRows:
 
     def __repr__(self) -> str:
         return f"MappedRows({[self.num_rows, *self.width]}, {self.dtype}, {self.num_blocks} blocks of {self.block})"
+
+
+def _made(
+    folder: str | os.PathLike[str], num_rows: int, width: tuple[int, ...], block: int, dtype: torch.dtype
+) -> RowFiles:
+    """Files of zeros, in a folder that is not yet named to hold rows."""
+    require_positive(block=block)
+    if type(num_rows) is not int or num_rows < 0:
+        raise ValueError(f"num_rows is {num_rows!r}; it must be an integer of 0 or more")
+    width, dtype = require_width("", width), require_dtype("", dtype)
+    if (Path(folder) / HEADER).exists():
+        raise ValueError(f"folder {folder} holds rows already; MappedRows.open reads them")
+    return RowFiles(Path(folder), num_rows, width, block, dtype, scratch=False).make()
+
+
+def _name(files: RowFiles) -> None:
+    """Write the header, which says that the rows are whole."""
+    dtype = str(files.dtype).removeprefix("torch.")
+    header = {"num_rows": files.num_rows, "width": list(files.width), "block": files.block, "dtype": dtype}
+    write_header(files.folder / HEADER, header)
+
+
+def _form(rows: object) -> str:
+    """What something is, in a few words."""
+    return f"{list(rows.shape)} in {rows.dtype}" if isinstance(rows, Tensor) else type(rows).__name__
 
 
 def rows_within(budget: int, num_rows: int, row_bytes: int, num_edges: int) -> int:
@@ -241,6 +273,8 @@ def rows_within(budget: int, num_rows: int, row_bytes: int, num_edges: int) -> i
         6552
     """
     require_positive(budget=budget, num_rows=num_rows, row_bytes=row_bytes)
+    if type(num_edges) is not int or num_edges < 0:
+        raise ValueError(f"num_edges is {num_edges!r}; it must be an integer of 0 or more")
     by_rows, by_edges = ROWS_AT_ONCE * row_bytes, 2 * BYTES_AN_EDGE * num_edges / num_rows**2
     # by_edges·b² + by_rows·b = budget
     block = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ def map_rows(
     _check(rows)
     learned = _parameters(function, parameters)
     with torch.no_grad():
-        first = function(*(each.read(0) for each in rows)) if rows[0].num_blocks else torch.zeros(0, 0)
+        first = _tensor(function(*(each.read(0) for each in rows))) if rows[0].num_blocks else torch.zeros(0, 0)
     out = rows[0].like(tuple(first.shape[1:]), first.dtype)
     files = out.files
     del first
@@ -52,7 +52,7 @@ def map_rows(
     with torch.no_grad():
         for index, where in out.blocks():
             states.append(torch.get_rng_state())
-            result = function(*(each.read(index) for each in rows))
+            result = _tensor(function(*(each.read(index) for each in rows)))
             if result.shape != (where.stop - where.start, *out.width):
                 raise ValueError(
                     f"function gives {list(result.shape)} for {where.stop - where.start} rows; it must be "
@@ -105,7 +105,7 @@ def sum_rows(function: Callable[..., Tensor], *rows: MappedRows, parameters: Seq
     with torch.no_grad():
         for index, where in rows[0].blocks():
             states.append(torch.get_rng_state())
-            value = function(where, *(each.read(index) for each in rows))
+            value = _tensor(function(where, *(each.read(index) for each in rows)))
             if value.ndim:
                 raise ValueError(f"function gives a tensor {list(value.shape)}; it must be one number, 0-d")
             total = total + value
@@ -202,7 +202,21 @@ class _same_random_numbers:
 def _parameters(function: object, parameters: Sequence[Tensor] | None) -> list[Tensor]:
     if parameters is None:
         parameters = list(function.parameters()) if isinstance(function, nn.Module) else []
-    return list(parameters)
+    if not callable(function):
+        raise TypeError(f"function is {type(function).__name__}; it must be callable")
+    if isinstance(parameters, Tensor) or not isinstance(parameters, Iterable):
+        raise TypeError(f"parameters is {type(parameters).__name__}; it must be a list of tensors")
+    learned = list(parameters)
+    if not all(isinstance(each, Tensor) for each in learned):
+        raise TypeError(f"parameters holds {[type(each).__name__ for each in learned]}; it must be a list of tensors")
+    return learned
+
+
+def _tensor(result: object) -> Tensor:
+    """What a function gives."""
+    if not isinstance(result, Tensor):
+        raise TypeError(f"function gives a {type(result).__name__}; it must be a tensor")
+    return result
 
 
 def _check(rows: Sequence[MappedRows]) -> None:
