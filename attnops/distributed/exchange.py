@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -44,6 +44,8 @@ def halo_exchange(rows: Tensor, plan: HaloPlan | Halo) -> Tensor:
         torch.Size([6, 8])
     """
     halo = plan.keys if isinstance(plan, HaloPlan) else plan
+    if not isinstance(halo, Halo):
+        refuse("halo_exchange", TypeError(f"plan is {type(plan).__name__}; it must be from plan_halo"))
     refusal = _refusal(rows, halo)
     same: dict[str, object] = {"plan": halo.name}
     if refusal is None:
@@ -84,7 +86,8 @@ class _Exchange(torch.autograd.Function):
         sent = [each.index_select(0, halo.send_rows) for halo, each in zip(halos, rows, strict=True)]
         received = _all_to_all(halos, sent)
         held = tuple(torch.cat([own, others]) for own, others in zip(rows, received, strict=True))
-        ctx.mark_non_differentiable(*(each for each in held if not each.is_floating_point()))
+        exact = (each for each in held if not each.is_floating_point() and not each.is_complex())
+        ctx.mark_non_differentiable(*exact)
         return held
 
     @staticmethod
@@ -146,6 +149,19 @@ def _read(row_bytes: Tensor, like: Tensor) -> Tensor:
     """Rows of bytes as rows of that dtype and shape."""
     shape = (len(row_bytes), *like.shape[1:])
     return row_bytes.contiguous().view(like.dtype).view(shape) if row_bytes.numel() else like.new_empty(shape)
+
+
+def refuse(call: str, error: Exception) -> NoReturn:
+    """Raise where there is no plan, which would say with whom; those who wait in the default group are told."""
+    with lost_ranks(call):
+        agree(call, {"plan": None}, refusal=error, device=_meeting_place())
+    raise error
+
+
+def _meeting_place() -> torch.device | str:
+    """Where a message of the default group may lie."""
+    gpus = dist.is_initialized() and torch.cuda.is_available() and "nccl" in dist.get_backend()
+    return torch.device("cuda", torch.cuda.current_device()) if gpus else "cpu"
 
 
 def _device(rows: object) -> torch.device | str:

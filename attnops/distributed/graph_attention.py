@@ -9,7 +9,7 @@ from torch import Tensor
 from attnops.biases import Bias
 from attnops.coords import Coords
 from attnops.distributed.agreement import agree
-from attnops.distributed.exchange import exchange, group_refusal, needs_gradient
+from attnops.distributed.exchange import exchange, group_refusal, needs_gradient, refuse
 from attnops.distributed.faults import lost_ranks
 from attnops.distributed.halo import HaloPlan
 from attnops.graph.edge_cache import with_data
@@ -74,7 +74,9 @@ def graph_attend(
         >>> graph_attend(query, key, value, plan).shape
         torch.Size([2, 6, 4])
     """
-    halo = plan.keys
+    if not isinstance(plan, HaloPlan):
+        refuse("graph_attend", TypeError(f"plan is {type(plan).__name__}; it must be from plan_halo"))
+    halo, edges = plan.keys, plan.edges
     refusal: Exception | None = group_refusal(halo)
     sides = (Coords(), Coords())
     same: dict[str, object] = {"plan": halo.name}
@@ -82,6 +84,10 @@ def graph_attend(
         _check_vectors(query, key, value, plan)
         _check_priors(pattern, bias, plan)
         sides = _sides(coords, plan)
+        if edge_data is not None:
+            if not isinstance(edge_data, Mapping):
+                raise TypeError(f"edge_data is {type(edge_data).__name__}; it must be a dict of tensors by name")
+            edges = with_data(plan.edges, **{**plan.edges.data, **edge_data})
         same |= {
             "dtype": key.dtype,
             "batch": list(key.shape[:-3]),
@@ -105,7 +111,6 @@ def graph_attend(
         halo, key.movedim(-2, 0), value.movedim(-2, 0), *(data.movedim(-1, 0) for data in of_keys.data.values())
     )
     held = {name: data.movedim(0, -1) for name, data in zip(of_keys.names, held_coords, strict=True)}
-    edges = with_data(plan.edges, **{**plan.edges.data, **edge_data}) if edge_data else plan.edges
     return attend(
         query,
         held_key.movedim(0, -2),

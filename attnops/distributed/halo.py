@@ -249,8 +249,8 @@ def _check(edges: Edges, partition: Partition, whole: bool, rank: int | None, gr
 def require_parts(parts: int, rank: int | None, group: dist.ProcessGroup | None) -> None:
     """Raise `ValueError` where a partition and a group, or a rank that is named, do not fit."""
     if rank is not None:
-        if not 0 <= rank < parts:
-            raise ValueError(f"rank is {rank}; the partition has the parts 0 to {parts - 1}")
+        if type(rank) is not int or not 0 <= rank < parts:
+            raise ValueError(f"rank is {rank!r}; the partition has the parts 0 to {parts - 1}")
         return
     ranks = dist.get_world_size(group) if dist.is_initialized() else 1
     if ranks != parts:

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from attnops.checks import require_positive
 from attnops.distributed.agreement import agree
-from attnops.distributed.exchange import exchange_each, group_refusal, needs_gradient
+from attnops.distributed.exchange import exchange_each, group_refusal, needs_gradient, refuse
 from attnops.distributed.faults import lost_ranks
 from attnops.distributed.halo import Halo, halo_of, require_parts
-from attnops.distributed.partitions import Partition, digest, divide
+from attnops.distributed.partitions import Partition, digest, divide, require_seed
 from attnops.patterns import Edges
 
 Relation = tuple[str, str, str]
@@ -65,6 +65,7 @@ def partition_types(
         (tensor([0, 0, 1, 1]), tensor([0, 1]))
     """
     require_positive(parts=parts)
+    require_seed(seed)
     edges = _read(edge_index_dict, num_nodes)
     starts, total = {}, 0
     for kind, count in num_nodes.items():
@@ -113,6 +114,8 @@ def plan_hetero_halo(
     edges: dict[Relation, Edges] = {}
     name, device = "", torch.device("cpu")
     try:
+        if not isinstance(partitions, Mapping) or not partitions:
+            raise TypeError(f"partitions is {_kind(partitions)}; it must be a Partition a node type, by its name")
         for kind, divided in partitions.items():
             if not isinstance(divided, Partition) or not torch.equal(divided.query_part, divided.key_part):
                 raise TypeError(f"partitions[{kind!r}] must be a Partition of one set of nodes")
@@ -186,19 +189,28 @@ def hetero_attend(
         >>> hetero_attend(layer, {"user": torch.randn(4, 3), "song": torch.randn(2, 5)}, plan)["song"].shape
         torch.Size([2, 8])
     """
+    if not isinstance(plan, HeteroHaloPlan):
+        refuse("hetero_attend", TypeError(f"plan is {type(plan).__name__}; it must be from plan_hetero_halo"))
     kinds = sorted(plan.nodes)
-    data = {f"{name} of {kind}": (name, kind) for name in sorted(node_data or {}) for kind in sorted(node_data[name])}  # type: ignore[index]
+    data: dict[str, tuple[str, str]] = {}
     refusal: Exception | None = None
     rows: list[Tensor] = []
     of: list[str] = []
     same: dict[str, object] = {"plan": plan.name, "layer": type(layer).__name__}
     try:
         refusal = next((error for halo in plan.nodes.values() if (error := group_refusal(halo))), None)
+        for what, given in (("x_dict", x_dict), ("node_data", node_data or {})):
+            if not isinstance(given, Mapping):
+                raise TypeError(f"{what} is {_kind(given)}; it must be a dict")
+        for name, by_kind in sorted((node_data or {}).items()):
+            if not isinstance(by_kind, Mapping):
+                raise TypeError(f"node_data[{name!r}] is {_kind(by_kind)}; it must be a dict of tensors by node type")
+            data |= {f"{name} of {kind}": (name, kind) for kind in sorted(by_kind)}
         for kind in kinds:
             rows, of = [*rows, _own(x_dict.get(kind), f"x_dict[{kind!r}]", plan, kind, 2)], [*of, kind]
         for name, kind in data.values():
-            given = (node_data or {})[name][kind]
-            rows, of = [*rows, _own(given, f"node_data[{name!r}][{kind!r}]", plan, kind, 1)], [*of, kind]
+            datum = (node_data or {})[name][kind]
+            rows, of = [*rows, _own(datum, f"node_data[{name!r}][{kind!r}]", plan, kind, 1)], [*of, kind]
         for kind in x_dict:
             if kind not in plan.nodes:
                 raise ValueError(f"x_dict holds the node type {kind!r}; the plan has {', '.join(kinds)}")
@@ -230,10 +242,20 @@ def _own(rows: object, name: str, plan: HeteroHaloPlan, kind: str, ndim: int) ->
     return rows
 
 
+def _kind(given: object) -> str:
+    """What something is, by its type."""
+    return f"an empty {type(given).__name__}" if isinstance(given, Mapping) and not given else type(given).__name__
+
+
 def _read(edge_index_dict: Mapping[Relation, Tensor], num_nodes: Mapping[str, int]) -> dict[Relation, Edges]:
     """The edges of every relation, their ends checked."""
+    for what, given in (("edge_index_dict", edge_index_dict), ("num_nodes", num_nodes)):
+        if not isinstance(given, Mapping):
+            raise TypeError(f"{what} is {_kind(given)}; it must be a dict")
     edges = {}
     for relation, edge_index in edge_index_dict.items():
+        if not isinstance(relation, tuple) or len(relation) != 3:
+            raise ValueError(f"edge_index_dict holds the relation {relation!r}; it must be (source, name, target)")
         source, _, target = relation
         if source not in num_nodes or target not in num_nodes:
             raise ValueError(f"the relation {relation} joins types that are not all of {', '.join(num_nodes)}")

@@ -63,12 +63,27 @@ def neighbor_loader(
 
     Raises:
         ImportError: torch-geometric's sampler is missing; says what to install.
+        TypeError, ValueError: input nodes that are none, a mask of another length, a number out of range.
     """
     loader = _loader()
-    kind, nodes = input_nodes if isinstance(input_nodes, tuple) else (None, input_nodes)
+    kind, nodes = input_nodes if isinstance(input_nodes, tuple) and len(input_nodes) == 2 else (None, input_nodes)
+    _check_nodes(data, kind, nodes)
     nodes = nodes.nonzero().flatten() if nodes.dtype == torch.bool else nodes
     share = seeds_of_rank(nodes, group=group, seed=seed)
     return loader(data, num_neighbors, input_nodes=share if kind is None else (kind, share), **options)
+
+
+def _check_nodes(data: Any, kind: object, nodes: object) -> None:
+    """The sampler reads what it is told to, wherever that is."""
+    if not isinstance(nodes, Tensor) or nodes.ndim != 1 or nodes.dtype not in (torch.bool, torch.int32, torch.int64):
+        given = f"{list(nodes.shape)} in {nodes.dtype}" if isinstance(nodes, Tensor) else type(nodes).__name__
+        raise TypeError(f"input_nodes is {given}; it must be a tensor of node numbers [S] or a mask [N], or (type, it)")
+    count = (data if kind is None else data[kind]).num_nodes
+    if nodes.dtype == torch.bool and len(nodes) != count:
+        raise ValueError(f"input_nodes is a mask of {len(nodes)} nodes; the graph has {count}")
+    if nodes.dtype != torch.bool and nodes.numel() and not 0 <= int(nodes.min()) <= int(nodes.max()) < count:
+        low, high = int(nodes.min()), int(nodes.max())
+        raise ValueError(f"input_nodes holds the nodes {low} to {high}; they must be from 0 to {count - 1}")
 
 
 def _loader() -> Any:

@@ -105,6 +105,7 @@ def partition(
         tensor([0, 0, 0, 1, 1, 1, 2, 2])
     """
     require_positive(parts=parts)
+    require_seed(seed)
     if not isinstance(edges, Edges):
         raise TypeError(f"edges is {type(edges).__name__}; it must be an Edges")
     if bipartite is None:
@@ -130,6 +131,12 @@ def divide(source: Tensor, target: Tensor, count: int, parts: int, method: str, 
     if method == "range":
         return _ranges(count, parts)
     return _metis(source, target, torch.bincount(target, minlength=count) + 1, parts, seed)
+
+
+def require_seed(seed: object) -> None:
+    """METIS takes 31 bits."""
+    if type(seed) is not int or not 0 <= seed < 2**31:
+        raise ValueError(f"seed is {seed!r}; it must be an integer from 0 to 2^31 - 1")
 
 
 def _ranges(count: int, parts: int) -> Tensor:

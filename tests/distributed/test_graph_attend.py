@@ -255,6 +255,10 @@ def refused(group: Any, change: str) -> str:
             arguments["coords"] = Coords(time=p.time[0][plan.queries])
         if odd and change == "bias of other edges":
             arguments["bias"] = p.per_edge[:, :3]
+        if odd and change == "edge data":
+            arguments["edge_data"] = {"attr": p.attr[:3]}
+        if odd and change == "edge data of another type":
+            arguments["edge_data"] = [1]
         if change == "index":
             arguments["pattern"] = attnops.GlobalTokens(torch.tensor([0]))
         if change == "length":
@@ -280,6 +284,8 @@ WORDS = {
     "bias of other edges": "bias has shape [4, 3]; it must be",
     "index": "GlobalTokens reads index",
     "length": "depends on the largest position",
+    "edge data": "edge data attr has shape [3, 2]; its first axis must be E",
+    "edge data of another type": "edge_data is list; it must be a dict",
     "data": "edge data attr require a gradient",
     "rank": "plan is of rank 0; this process is rank 1",
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -105,6 +106,9 @@ def test_without_metis_the_error_says_what_to_install(monkeypatch: pytest.Monkey
         (lambda: plan_halo(graph(0, 4, 4, 5), partition(graph(0, 5, 5, 5), 2), rank=0), "divides 5 queries"),
         (lambda: plan_halo(graph(0, 4, 4, 5), partition(graph(0, 4, 4, 5), 2), rank=2), "rank is 2"),
         (lambda: plan_halo(graph(0, 4, 4, 5), partition(graph(0, 4, 4, 5), 2)), "2 parts; it must have 1"),
+        (lambda: plan_halo(graph(0, 4, 4, 5), partition(graph(0, 4, 4, 5), 2), rank="0"), "rank is '0'"),  # type: ignore[arg-type]
+        (lambda: partition(graph(0, 4, 4, 5), 2, seed=-1), "seed is -1"),
+        (lambda: partition(graph(0, 4, 4, 5), 2, seed=0.5), "seed is 0.5"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_arguments(make: Any, words: str) -> None:
@@ -199,3 +203,37 @@ def test_a_plan_needs_no_process_to_hold_all_edges(ranks: Any) -> None:
     for results in ranks(planned_from_own_edges, world=3):
         for got, want in results:
             assert torch.equal(got, want)
+
+
+def without_a_plan(group: Any) -> str:
+    """Rank 1 has none, and so does not know with whom it would exchange: the default group is told."""
+    if dist.get_rank() == 1:
+        with pytest.raises(TypeError) as caught:
+            halo_exchange(torch.ones(2), None)  # type: ignore[arg-type]
+        return str(caught.value)
+    edges = graph(5, 15, 15, 60)
+    plan = replace(plan_halo(edges, partition(edges, group.size(), "range"), rank=dist.get_rank()).keys, group=None)
+    with pytest.raises(DisagreementError) as told:
+        halo_exchange(torch.ones(plan.num_own), plan)
+    return str(told.value)
+
+
+def test_a_rank_without_a_plan_holds_nobody_up(ranks: Any) -> None:
+    for said in ranks(without_a_plan, world=4):
+        assert "plan is NoneType; it must be from plan_halo" in said
+
+
+def complex_rows(group: Any) -> tuple[Tensor, Tensor]:
+    edges = graph(5, 15, 15, 60)
+    plan = plan_halo(edges, partition(edges, group.size(), "range"), group=group)
+    x = torch.randn(15, 2, dtype=torch.complex128)[plan.keys.own].requires_grad_()
+    held = halo_exchange(x, plan)
+    held.abs().square().sum().backward()
+    hearers = torch.bincount(torch.cat([plan.keys.own.argsort(), plan.keys.send_rows]), minlength=plan.keys.num_own)
+    assert x.grad is not None
+    return x.grad, 2 * hearers.unsqueeze(1) * x.detach()
+
+
+def test_complex_rows_have_their_gradient(ranks: Any) -> None:
+    for got, want in ranks(complex_rows, world=2):
+        assert torch.allclose(got, want)

@@ -131,7 +131,7 @@ def refused(group: Any, change: str) -> str:
     p, odd = Problem("joint", torch.float64), group.rank() == 1
     if change == "graph" and odd:
         p.edges[FOLLOWS] = p.edges[FOLLOWS].flip(1)
-    with pytest.raises((ValueError, DisagreementError)) as caught:
+    with pytest.raises((ValueError, TypeError, DisagreementError)) as caught:
         plan = plan_hetero_halo(p.edges, divided("joint", p.edges, 2), group=group)
         x = {name: p.x[name][halo.own] for name, halo in plan.nodes.items()}
         if odd and change == "missing":
@@ -140,7 +140,8 @@ def refused(group: Any, change: str) -> str:
             x["zone"] = x["zone"][:, :2]
         if odd and change == "gradient":
             x["zone"] = x["zone"].detach()
-        hetero_attend(p.layer, x, plan)
+        data: Any = {"time": [1]} if odd and change == "node data" else {}
+        hetero_attend(p.layer, [x] if odd and change == "list" else x, plan, node_data=data)  # type: ignore[arg-type]
     return str(caught.value)
 
 
@@ -151,6 +152,8 @@ def refused(group: Any, change: str) -> str:
         ("missing", "x_dict['zone'] is NoneType"),
         ("width", "ranks disagree: types is"),
         ("gradient", "ranks disagree: gradients is"),
+        ("list", "x_dict is list; it must be a dict"),
+        ("node data", "node_data['time'] is list; it must be a dict"),
     ],
 )
 def test_ranks_that_disagree_are_told_on_every_rank(ranks: Any, change: str, words: str) -> None:
@@ -163,3 +166,14 @@ def test_bad_arguments() -> None:
         partition_types({SEES: torch.zeros(2, 0, dtype=torch.long)}, {"camera": 3}, 2)
     with pytest.raises(ValueError, match=r"of the relation .*target \(query\) 5"):
         partition_types({SEES: torch.tensor([[0], [5]])}, {"camera": 3, "person": 5}, 2)
+    nobody = torch.zeros(2, 0, dtype=torch.long)
+    with pytest.raises(ValueError, match=r"the relation 'sees'; it must be \(source, name, target\)"):
+        partition_types({"sees": nobody}, {"camera": 3}, 2)  # type: ignore[dict-item]
+    with pytest.raises(TypeError, match="edge_index_dict is list"):
+        partition_types([], {"camera": 3}, 2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="seed is -1"):
+        partition_types({SEES: nobody}, {"camera": 3, "person": 5}, 2, seed=-1)
+    with pytest.raises(TypeError, match="partitions is an empty dict"):
+        plan_hetero_halo({}, {})
+    with pytest.raises(TypeError, match="plan is NoneType; it must be from plan_hetero_halo"):
+        hetero_attend(nn.Identity(), {}, None)  # type: ignore[arg-type]

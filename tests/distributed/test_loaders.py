@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from attnops.distributed import neighbor_loader, seeds_of_rank
+from attnops.distributed import loaders, neighbor_loader, seeds_of_rank
 from attnops.graph import GATv2Conv
 
 
@@ -67,6 +67,24 @@ def test_each_rank_samples_around_its_own_seeds(can_sample: bool, ranks: Any) ->
         pytest.skip("torch-geometric's sampler, pyg-lib or torch-sparse, is not installed")
     first, second = ranks(sampled)
     assert first | second == set(range(0, 30, 2)) and len(first & second) <= 1
+
+
+def test_input_nodes_that_are_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The sampler reads outside of its memory for them."""
+    pytest.importorskip("torch_geometric", reason="the loaders are torch-geometric's")
+    monkeypatch.setattr(loaders, "_loader", lambda: lambda data, sizes, input_nodes, **_: input_nodes)
+    given = neighbor_loader(graph(), [4], torch.arange(30) % 2 == 0)
+    assert torch.equal(given.sort().values, torch.arange(0, 30, 2))
+    for nodes, words in (
+        (None, "input_nodes is NoneType"),
+        ("paper", "input_nodes is str"),
+        (torch.arange(3.0), "input_nodes is .3. in torch.float32"),
+        (torch.ones(3, dtype=torch.bool), "a mask of 3 nodes; the graph has 30"),
+        (torch.tensor([0, 30]), "the nodes 0 to 30; they must be from 0 to 29"),
+        (torch.tensor([-1]), "the nodes -1 to -1"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=words):
+            neighbor_loader(graph(), [4], nodes)  # type: ignore[arg-type]
 
 
 class Model(nn.Module):
