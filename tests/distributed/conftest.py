@@ -49,6 +49,15 @@ def _serve(rank: int, store: str, connection: Connection) -> None:
             connection.send(("error", traceback.format_exc()))
 
 
+def _quick_starts() -> Any:
+    """Processes that import nothing: they are forked from one that has, once for all tests."""
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["attnops.distributed", "attnops.graph", "torch.distributed.fsdp", "hypothesis"])
+    return context
+
+
 class Ranks:
     """A pool of gloo processes, started when first asked for and again after a failure."""
 
@@ -88,7 +97,7 @@ class Ranks:
         return answers
 
     def _start(self) -> None:
-        context = multiprocessing.get_context("spawn")
+        context = _quick_starts()
         self._started += 1
         store = self._folder / f"store{self._started}"
         for rank in range(MOST):
