@@ -50,7 +50,7 @@ def _links(draw: st.DrawFn, source: Camera, target: Camera) -> Link:
     travel = None
     if draw(st.booleans()):
         weights = draw(st.lists(st.floats(0.05, 1), min_size=1, max_size=3))
-        parts = [(w / sum(weights), draw(POSITIVE), draw(POSITIVE)) for w in weights]
+        parts = [(w / sum(weights), draw(POSITIVE), draw(st.floats(1e-3, 10))) for w in weights]
         travel = TravelTime(draw(st.sampled_from(kinds)), tuple(parts), window)
     pairs = [(a, b) for a in zone_names(source) for b in zone_names(target)]
     named = draw(st.lists(st.sampled_from(pairs), unique=True, max_size=3)) if len(pairs) > 1 else []

@@ -75,6 +75,11 @@ def _save(name: str, array: np.ndarray) -> Callable[[Path], None]:  # type: igno
     return lambda folder: np.save(folder / name, array)
 
 
+def _truth_of_c(folder: Path) -> None:
+    (folder / "gt").mkdir()
+    (folder / "gt" / "c.txt").write_text(GOOD)
+
+
 GOOD = "1,1,0,0,9,9,1,-1,-1,-1\n2,1,0,0,9,9,1,-1,-1,-1\n"
 BAD_MOT = {
     "a missing file": (lambda folder: (folder / "b.txt").unlink(), "b.txt", None, "a file of rows"),
@@ -82,8 +87,10 @@ BAD_MOT = {
     "a NaN box": (_write("b.txt", GOOD + "3,1,nan,0,9,9\n"), "b.txt", 3, "four finite numbers"),
     "an infinite box": (_write("b.txt", GOOD + "3,1,0,0,inf,9\n"), "b.txt", 3, "four finite numbers"),
     "a flat box": (_write("b.txt", GOOD + "3,1,0,0,0,9\n"), "b.txt", 3, "above 0"),
-    "a word": (_write("b.txt", GOOD + "3,1,left,0,9,9\n"), "b.txt", 3, "four numbers"),
+    "a word": (_write("b.txt", GOOD + "3,1,left,0,9,9\n"), "b.txt", 3, "a number"),
     "an unknown camera": (_write("c.txt", GOOD), "c.txt", None, "a camera of the links file (a, b)"),
+    "truth of an unknown camera": (_truth_of_c, "gt/c.txt", None, "a camera of the links file (a, b)"),
+    "an id beyond all": (_write("b.txt", GOOD + "3,1e17,0,0,9,9\n"), "b.txt", 3, "at most 2**53"),
     "frames out of order": (_write("b.txt", GOOD + "1,1,0,0,9,9\n"), "b.txt", 3, "ascending frames"),
     "a frame twice": (_write("b.txt", GOOD + "2,1,0,0,9,9\n"), "b.txt", 3, "each once"),
     "frames from 0": (_write("b.txt", "0,1,0,0,9,9\n" + GOOD), "b.txt", 1, "from 1 on"),

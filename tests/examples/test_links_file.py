@@ -116,7 +116,7 @@ CAMERA = "cameras:\n  a: {fps: 10}\n  b: {fps: 10}\n"
     [
         ("", 1, "cameras and links"),
         ("cameras: [1, 2]\n", 1, "a mapping"),
-        ("cameras:\n  a: {fps: 0}\n", 2, "above 0"),
+        ("cameras:\n  a: {fps: 0}\n", 2, "a finite number from 1e-06"),
         ("cameras:\n  a: {fps: .nan}\n", 2, "a finite number"),
         ("cameras:\n  a: {}\n", 2, "'fps'"),
         ("cameras:\n  a: {fps: 10, colour: red}\n", 2, "one of fps"),
@@ -134,6 +134,15 @@ CAMERA = "cameras:\n  a: {fps: 10}\n  b: {fps: 10}\n"
         (CAMERA + "links:\n- {from: a, to: b, window: [1, 2], zones: [[door, '', 1]]}\n", 5, "a zone of camera a"),
         (CAMERA + "links:\n- {from: a, to: b, window: [1, 2], zones: [['', '', 0.5]]}\n", 5, "sum to 1"),
         (CAMERA + "links:\n- {from: a, to: b, window: [1, 2], zones: [['', '', 1], ['', '', 0]]}\n", 5, "once"),
+        ("cameras:\n  a: {fps: 1e-308}\n", 2, "from 1e-06 to 1e+06"),
+        ("cameras:\n  a: {fps: 10, clock_offset: 1e300}\n", 2, "to 1e+10"),
+        ("cameras:\n  a: {fps: 10, clock_rate: 1e300}\n", 2, "to 1000"),
+        ("cameras:\n  a: {fps: 10, position: [1e308, 0]}\n", 2, "to 1e+09"),
+        (CAMERA + "links:\n- {from: a, to: b, window: [-1e300, 1e300]}\n", 5, "to 1e+10"),
+        (CAMERA + "links:\n- {from: a, to: b, travel: {kind: lognormal, components: [[1, 2, 1e6]]}}\n", 5, "to 10"),
+        ("cameras: " + "[" * 3000 + "]" * 3000, None, "cameras and links"),
+        ("cameras:\n\ta: 1\n", 2, "valid YAML"),
+        ("- a\n", 1, "a mapping"),
     ],
 )
 def test_a_wrong_links_file_is_named_in_one_line(tmp_path: Path, text: str, line: int | None, expected: str) -> None:
@@ -142,3 +151,4 @@ def test_a_wrong_links_file_is_named_in_one_line(tmp_path: Path, text: str, line
     with pytest.raises(InputError) as error:
         load_network(path)
     assert_one_line(str(error.value), path, line, expected)
+    assert "found found" not in str(error.value) and "found :" not in str(error.value)

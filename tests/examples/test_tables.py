@@ -54,6 +54,7 @@ BAD = [
     (table('"a,1,1,0,0,9,9'), 2, "cells parted by commas"),
     (table("a,1,1,0,0,9,9,0.5", head=HEAD + ",truth"), 2, "a whole number"),
     (table("a,1,1,0,0,9,9,1,inf", head=HEAD + ",e0,e1"), 2, "finite numbers"),
+    (",".join(f"c{k}" for k in range(100_000)), 1, "a column 'camera' too"),  # in no more than a moment
 ]
 
 
@@ -118,11 +119,16 @@ def _spoilt(path: Path) -> None:
     path.write_bytes(bytes(data))
 
 
-def _words(path: Path) -> None:
-    import pyarrow as pa
-    from pyarrow import parquet
+def _written(**columns: list[Any]) -> Callable[[Path], None]:
+    """With columns of kinds that our own writer refuses."""
 
-    parquet.write_table(pa.table(COLUMNS | {"id": ["one", "two"]}), path)
+    def write(path: Path) -> None:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        parquet.write_table(pa.table(COLUMNS | columns), path)
+
+    return write
 
 
 BAD_PARQUET: dict[str, tuple[Callable[[Path], None], str]] = {
@@ -131,11 +137,13 @@ BAD_PARQUET: dict[str, tuple[Callable[[Path], None], str]] = {
     "spoilt": (_spoilt, "a whole file"),
     "no file": (lambda path: None, "a file of rows"),
     "a column lacks": (_changed(top=None), "a column 'top' too"),
-    "words as ids": (_words, "numbers"),
+    "words as ids": (_written(id=["one", "two"]), "numbers"),
     "no rows": (_changed(**{name: [] for name in COLUMNS}), "at least one row"),
     "a null id": (_changed(id=[1, None]), "a whole number"),
     "a null camera": (_changed(camera=["a", None]), "a camera of the links file"),
     "two lengths": (_changed(embedding=[[1.0, 2.0], [1.0]]), "2 numbers"),
+    "words in an embedding": (_written(embedding=[["a"], ["b"]]), "lists of numbers"),
+    "lists in an embedding": (_written(embedding=[[[1.0]], [[2.0]]]), "lists of numbers"),
     "NaN in an embedding": (_changed(embedding=[[1.0, 2.0], [1.0, float("nan")]]), "finite numbers"),
 }
 

@@ -53,6 +53,10 @@ from examples.mtmc.network.travel import TravelTime, window_of
 from examples.mtmc.network.zones import zone_names
 
 
+LONGEST = 1e10  # seconds of any time: centuries, and the clocks of computers (since 1970)
+WIDEST = 10.0  # sd of the log of a delay: a factor of twenty thousand
+
+
 def load_network(path: Path) -> Network:
     """Read and validate a links file."""
     try:
@@ -66,11 +70,14 @@ def load_network(path: Path) -> Network:
             json.loads(text)
             text = text.replace("\t", " ")  # YAML reads JSON but for tabs
         root = yaml.compose(text, Loader=yaml.SafeLoader)
+    except RecursionError:
+        raise InputError(path, None, "lists in lists without end", "the keys cameras and links") from None
     except json.JSONDecodeError as error:
         raise InputError(path, error.lineno, error.msg, "valid JSON") from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         problem = getattr(error, "problem", None) or "unreadable text"
+        problem = problem.removeprefix("found ").removeprefix("but found ")
         raise InputError(path, mark.line + 1 if mark else None, problem, "valid YAML") from None
     if root is None:
         raise InputError(path, 1, "an empty file", "the keys cameras and links")
@@ -88,10 +95,10 @@ def load_network(path: Path) -> Network:
 
 def _cameras(place: Place) -> dict[str, Camera]:
     checks: dict[str, Check] = {
-        "fps": lambda p: p.number(0, above=True),
-        "clock_offset": lambda p: p.number(),
-        "clock_rate": lambda p: p.number(0, above=True),
-        "position": lambda p: tuple(x.number() for x in p.items(2)),
+        "fps": lambda p: p.number(1e-6, 1e6),
+        "clock_offset": lambda p: p.number(-LONGEST, LONGEST),
+        "clock_rate": lambda p: p.number(1e-3, 1e3),
+        "position": lambda p: tuple(x.number(-1e9, 1e9) for x in p.items(2)),
         "starts": lambda p: p.number(0, 1, above=True),
         "ends": lambda p: p.number(0, 1, above=True),
         "zones": _zones,
@@ -111,7 +118,7 @@ def _zones(place: Place) -> tuple[Zone, ...]:
     for name, corners in place.entries().items():
         if not name.strip():
             raise corners.wrong("a zone with a name")
-        points = [tuple(x.number() for x in corner.items(2)) for corner in corners.items()]
+        points = [tuple(x.number(-1e9, 1e9) for x in corner.items(2)) for corner in corners.items()]
         if len(set(points)) < 3:
             raise corners.wrong("three corners [x, y] or more, in pixels")
         zones.append(Zone(name, tuple((x, y) for x, y in points)))
@@ -119,7 +126,7 @@ def _zones(place: Place) -> tuple[Zone, ...]:
 
 
 def _window(place: Place) -> tuple[float, float]:
-    low, high = (item.number() for item in place.items(2))
+    low, high = (item.number(-LONGEST, LONGEST) for item in place.items(2))
     if low >= high:
         raise place.wrong("[least, most] with least < most, in seconds")
     return low, high
@@ -137,8 +144,9 @@ def _travel(place: Place) -> tuple[str, tuple[tuple[float, float, float], ...]]:
     components = []
     for item in found["components"]:
         weight, centre, spread = item.items(3)
-        values = (weight.number(0, 1, above=True), centre.number(0, above=True) if positive else centre.number())
-        components.append((*values, spread.number(0, above=True)))
+        middle = centre.number(0, LONGEST, above=True) if positive else centre.number(-LONGEST, LONGEST)
+        widest = WIDEST if positive else LONGEST
+        components.append((weight.number(0, 1, above=True), middle, spread.number(0, widest, above=True)))
     if not components or abs(sum(c[0] for c in components) - 1) > 1e-3:
         raise place.wrong("components whose weights sum to 1")
     return found["kind"], tuple(components)
@@ -202,7 +210,7 @@ def dump_network(network: Network, json: bool = False) -> str:
     whole = {"cameras": cameras, "links": [_link_entry(link) for link in network.links]}
     if json:
         return json_text(whole)
-    text: str = yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=120)
+    text: str = yaml.safe_dump(whole, sort_keys=False, allow_unicode=True, width=120, default_flow_style=None)
     return text
 
 

@@ -24,7 +24,8 @@ class Place:
     def wrong(self, expected: str) -> InputError:
         """An error at this place."""
         text = self.node.value if isinstance(self.node, yaml.ScalarNode) else "a list or a mapping"
-        return InputError(self.path, self.line, f"{self.name}: {text!s:.80}", expected)
+        found = f"{self.name}: {text!s:.80}" if self.name else f"{text!s:.80}"
+        return InputError(self.path, self.line, found, expected)
 
     def entries(self) -> dict[str, Place]:
         """The entries of a mapping; keys must be text and stand once."""

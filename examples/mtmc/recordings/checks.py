@@ -51,7 +51,8 @@ def checked(raw: Raw, network: Network, first_frame: int) -> tuple[Chunk, list[F
         for column, name, least in ((id, "id", 0), (frame, "frame", first_frame)):
             expected = f"a whole number from {least} on"
             fault(~np.isfinite(column), NOT_FINITE, f"{name} {{{name}}}", expected)
-            whole = (column == np.floor(column)) & (column >= least) & (column <= 2**53)
+            fault(column > 2**53, IMPOSSIBLE, f"{name} {{{name}:.15g}}", "a whole number of at most 2**53")
+            whole = (column == np.floor(column)) & (column >= least)
             fault(~whole, IMPOSSIBLE, f"{name} {{{name}:.15g}}", expected)
         shown = "({l:g} {t:g} {w:g} {h:g})"
         fault(~np.isfinite(box).all(1), NOT_FINITE, f"a box that is not finite {shown}", "four finite numbers")

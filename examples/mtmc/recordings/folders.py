@@ -75,6 +75,9 @@ def _one_a_camera(folder: Path, format: str, network: Network, log: Log) -> tupl
         log.note(SILENT, folder / f"{begin}{camera}.txt", None, "no such file", "a file of rows")
     own = [Source(found[camera], camera) for camera in network.cameras if camera in found]
     truth = {_stem(path): path for path in _ending(folder / "gt", ".txt")} if format == "mot" else {}
+    for camera in truth.keys() - network.cameras.keys():
+        expected = f"the name of a camera of the links file ({', '.join(network.cameras)})"
+        log.add(UNKNOWN, truth[camera], None, f"an unknown camera {camera}", expected)
     return own, [Source(truth[camera], camera) for camera in network.cameras if camera in truth]
 
 

@@ -38,11 +38,13 @@ class ParquetTable:
         schema = self.file.schema_arrow
         is_list = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
         lists = [field.name for field in schema if any(check(field.type) for check in is_list)]
+        if "embedding" in lists and not _is_number(pa, schema.field("embedding").type.value_type):
+            raise InputError(source, None, f"column embedding of {schema.field('embedding').type}", "lists of numbers")
         self.columns = columns_of(source, schema.names, log, lists)
         self.tracklets = self.columns.tracklets
         for name in (*self.columns.numbers, *(n for n in self.columns.embedding if n not in lists)):
             kind = schema.field(name).type
-            if not (pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind)):
+            if not _is_number(pa, kind):
                 raise InputError(source, None, f"column {name} of {kind}", "numbers")
 
     def __iter__(self) -> Iterator[tuple[Raw, list[Fault]]]:
@@ -85,6 +87,10 @@ class ParquetTable:
             elif row:
                 faults.append((lines[k], MALFORMED, f"an embedding of {len(row)} numbers", f"{length} numbers"))
         return look
+
+
+def _is_number(pa: Any, kind: Any) -> bool:
+    return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_null(kind))
 
 
 def _numbers(column: Any) -> NDArray[np.float64]:

@@ -22,6 +22,7 @@ Columns stand in any order. One that is not named here is an error, so that no m
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ class Columns:
 
 def columns_of(path: str | Path, names: Sequence[str], log: Log, lists: Sequence[str] = ()) -> Columns:
     """What a header says; ``lists`` are columns whose cells are lists."""
-    twice = [name for name in names if list(names).count(name) > 1]
+    twice = [name for name, count in Counter(names).items() if count > 1]
     if twice:
         raise InputError(path, 1, f"column {twice[0]!r:.60} twice", "every column once")
     wanted = TRACKLETS if "frame_in" in names else DETECTIONS

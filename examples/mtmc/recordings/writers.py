@@ -1,9 +1,7 @@
-"""Writers: MOT text per camera with global ids, AI City rows, the table of identities, embeddings, the log of drops."""
+"""Writers: MOT text per camera with global ids, AI City rows, embeddings, the log of drops."""
 
 from __future__ import annotations
 
-import csv
-import io
 from pathlib import Path
 
 import numpy as np
@@ -109,45 +107,6 @@ def write_tracks(folder: Path, recording: Recording, identity: NDArray[np.int64]
             if t.camera == camera
         ]
         (folder / f"{camera}.txt").write_text(mot_text(own), encoding="utf-8")
-
-
-def identities_csv(
-    recording: Recording, identity: NDArray[np.int64], reasons: dict[tuple[int, int], tuple[float, float]]
-) -> str:
-    """One row a tracklet: its identity, where and when, and why it was joined to the one before.
-
-    ``reasons`` maps (earlier, later) tracklets to (score, prior): log-odds against nobody less the threshold, and the
-    prior's part b_ij.
-    """
-    text = io.StringIO()
-    table = csv.writer(text, lineterminator="\n")
-    head = "identity,camera,tracklet,frame_in,frame_out,time_in,time_out,boxes,after_camera,after_tracklet,score,prior"
-    table.writerow([*head.split(","), "truth"])
-    last: dict[int, int] = {}
-    rows: list[tuple[int, float, list[object]]] = []
-    for n, (t, who) in enumerate(zip(recording.tracklets, identity.tolist(), strict=True)):
-        before = last.get(who)
-        score, prior = reasons.get((before, n), (NAN, NAN)) if before is not None else (NAN, NAN)
-        earlier = recording.tracklets[before] if before is not None else None
-        cells: list[object] = [
-            who + 1,
-            t.camera,
-            t.id,
-            int(t.frames[0]),
-            int(t.frames[-1]),
-            f"{t.time_in:.3f}",
-            f"{t.time_out:.3f}",
-            len(t.frames),
-            earlier.camera if earlier else "",
-            earlier.id if earlier else "",
-            "" if np.isnan(score) else f"{score:.3f}",
-            "" if np.isnan(prior) else f"{prior:.3f}",
-            "" if t.truth is None else t.truth,
-        ]
-        rows.append((who, t.time_in, cells))
-        last[who] = n
-    table.writerows(cells for _, _, cells in sorted(rows, key=lambda row: row[:2]))
-    return text.getvalue()
 
 
 def dropped_text(dropped: list[Dropped]) -> str:
