@@ -33,9 +33,10 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as checkpoint
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from attnops import Edges
@@ -183,7 +184,7 @@ class Run:
             part.mkdir(parents=True)
         dist.barrier()
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        checkpoint.save({"model": model, "optimizer": optimizer}, checkpoint_id=part)
+        save({"model": model, "optimizer": optimizer}, checkpoint_id=part)
         if dist.get_rank() == 0:
             run = {"losses": self.losses, "settings": self.settings}
             (part / "run.json").write_text(json.dumps(run), encoding="utf-8")
@@ -208,7 +209,7 @@ class Run:
                 theirs = held["settings"][name]
                 raise ValueError(f"{found[-1]} is of {name} = {theirs!r}, not {mine!r}; name another folder by --out")
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        checkpoint.load({"model": model, "optimizer": optimizer}, checkpoint_id=found[-1])
+        load({"model": model, "optimizer": optimizer}, checkpoint_id=found[-1])
         set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
         self.losses = held["losses"]
 
@@ -245,14 +246,23 @@ def train(options: argparse.Namespace, device: torch.device) -> list[float]:
     return run.losses
 
 
+def positive(text: str) -> int:
+    """An argument."""
+    if not text.isdecimal() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"is {text!r}; it must be an integer of 1 or more")
+    return int(text)
+
+
 @record
 def main(arguments: list[str] | None = None) -> list[float]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--method", choices=["metis", "range"], default="metis", help="how the nodes are divided")
-    parser.add_argument("--steps", type=int, help="100 if not given, and 40 with --small")
-    parser.add_argument("--every", type=int, help="steps between two checkpoints: 20 if not given, and 5 with --small")
+    parser.add_argument("--steps", type=positive, help="100 if not given, and 40 with --small")
+    parser.add_argument(
+        "--every", type=positive, help="steps between two checkpoints: 20 if not given, and 5 with --small"
+    )
     parser.add_argument("--out", type=Path, default=Path("out/graph_distributed"), help="the folder of checkpoints")
-    parser.add_argument("--dim", type=int, default=64)
+    parser.add_argument("--dim", type=positive, default=64, help="a multiple of 4, which are the heads")
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--timeout", type=float, default=60, help="seconds that a process waits for another")
@@ -260,6 +270,8 @@ def main(arguments: list[str] | None = None) -> list[float]:
     options = parser.parse_args(arguments)
     if options.small:
         options.dim, options.dtype = 16, "float64"
+    if options.dim % 4:
+        parser.error(f"--dim is {options.dim}; it must be a multiple of 4")
     options.steps = options.steps or (40 if options.small else 100)
     options.every = options.every or (5 if options.small else 20)
     device = init_processes(options.timeout)

@@ -24,7 +24,6 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-import torch.distributed.checkpoint as checkpoint
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
@@ -32,6 +31,8 @@ from torch.distributed.checkpoint.state_dict import (
     get_state_dict,
     set_state_dict,
 )
+from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.fsdp import fully_shard
@@ -85,7 +86,7 @@ class Run:
             part.mkdir(parents=True)
         dist.barrier()
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        checkpoint.save({"model": model, "optimizer": optimizer}, checkpoint_id=part)
+        save({"model": model, "optimizer": optimizer}, checkpoint_id=part)
         if dist.get_rank() == 0:
             (part / "run.json").write_text(json.dumps({"losses": self.losses, "settings": settings(self.options)}))
             shutil.rmtree(path, ignore_errors=True)
@@ -111,7 +112,7 @@ class Run:
                     "by --out"
                 )
         model, optimizer = get_state_dict(self.model, self.optimizer)
-        checkpoint.load({"model": model, "optimizer": optimizer}, checkpoint_id=found[-1])
+        load({"model": model, "optimizer": optimizer}, checkpoint_id=found[-1])
         set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
         self.losses = held["losses"]
 

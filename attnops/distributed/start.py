@@ -9,6 +9,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed import HashStore, PrefixStore, Store, rendezvous  # type: ignore[attr-defined]
 
+from attnops.checks import require_number
+
 
 def init_processes(timeout: float = 60) -> torch.device:
     """`init_process_group` for what torchrun started, or for this process alone; the device that is this rank's.
@@ -20,6 +22,9 @@ def init_processes(timeout: float = 60) -> torch.device:
     Args:
         timeout: seconds that a rank waits for another in one exchange before it raises.
 
+    Raises:
+        ValueError: a timeout that is not positive; a process that has joined a group already.
+
     Example:
         >>> import torch.distributed as dist
         >>> from attnops.distributed import init_processes
@@ -28,6 +33,11 @@ def init_processes(timeout: float = 60) -> torch.device:
         1
         >>> dist.destroy_process_group()
     """
+    require_number(timeout=timeout)
+    if timeout <= 0:
+        raise ValueError(f"timeout is {timeout}; it must be more than 0 seconds")
+    if dist.is_initialized():
+        raise ValueError("this process has joined a group already; init_processes is called once")
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", 0)))

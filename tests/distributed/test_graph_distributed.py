@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 
 from attnops import Edges
-from attnops.distributed import LostRankError, Partition, halo_exchange, plan_halo
+from attnops.distributed import LostRankError, Partition, halo_exchange, init_processes, plan_halo
 from examples import graph_distributed
 
 SMALL = ["--small", "--steps", "80", "--every", "2", "--timeout", "20"]
@@ -101,6 +101,26 @@ def test_other_settings_are_refused(tmp_path: Path) -> None:
     graph_distributed.main(short)
     with pytest.raises(ValueError, match="seed = 0, not 1"):
         graph_distributed.main([*short, "--seed", "1"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--steps", "0"], "--steps: is '0'; it must be an integer of 1 or more"),
+        (["--every", "-1"], "--every: is '-1'"),
+        (["--dim", "6"], "--dim is 6; it must be a multiple of 4"),
+    ],
+)
+def test_bad_arguments(arguments: list[str], words: str, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        graph_distributed.main(arguments)
+    assert words in capfd.readouterr().err
+
+
+@pytest.mark.parametrize("timeout", [0, -1, float("nan")])
+def test_a_timeout_that_is_none(timeout: float) -> None:
+    with pytest.raises(ValueError, match=r"timeout is .*it must be"):
+        init_processes(timeout)
 
 
 def exchange_for_ever(rank: int, store: str, connection: Connection) -> None:
