@@ -127,7 +127,7 @@ def test_field_case_zero_based_file_is_reported(cases: ModuleType, tmp_path: Pat
     assert frames[0] == int(expected["frames_out_of_range"][0])
     track = _track(1, frames, [[0.0, 0.0, 9.0, 9.0]] * len(frames))
     (tmp_path / "a.txt").write_text(mot_text([track]))
-    with pytest.raises(InputError, match="line 1: found frame '?0'?; expected a whole number from 1 on"):
+    with pytest.raises(InputError, match=r"line 1: found frame '?0'?; expected a whole number from 1 on"):
         read(tmp_path, "mot", Network({"a": Camera("a", 1.0)}))
 
 
