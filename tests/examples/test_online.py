@@ -25,8 +25,10 @@ from examples.mtmc.network.learn import learn_links
 from examples.mtmc.network.links_file import dump_network
 from examples.mtmc.network.network import Camera, Link, Network
 from examples.mtmc.network.travel import TravelTime
+from examples.mtmc.online.arrivals import Arrivals
 from examples.mtmc.online.compare import chunks_of, online_identities, play
 from examples.mtmc.online.decisions import Decision, follow_aliases
+from examples.mtmc.online.live import Live
 from examples.mtmc.online.run import Online, run_online, seconds
 from examples.mtmc.online.tracker import OnlineTracker
 from examples.mtmc.recordings.chunk import Chunk
@@ -379,3 +381,12 @@ def test_latencies_are_seconds(text: str, expected: float) -> None:
 def test_other_latencies_are_refused(text: str) -> None:
     with pytest.raises(InputError, match="seconds from 0 on"):
         seconds(text)
+
+
+def test_a_start_that_was_forgotten_counts_for_nothing_less() -> None:
+    network = Network({"a": Camera("a", 1.0)})
+    arrivals, sitting = Arrivals(network), Live("a", 1, 0, 0.0, 5.0, False)
+    arrivals.start(sitting)
+    arrivals.forget(before=1000.0)
+    rates = arrivals.rates([sitting], now=1000.0)
+    assert rates.around[0] == rates.camera["a"] / 2 > 0  # nobody else came around it

@@ -54,6 +54,7 @@ class Arrivals:
         for n, t in enumerate(tracklets):
             starts = self.starts[t.camera]
             others = bisect_right(starts, t.time_in + AROUND / 2) - bisect_left(starts, t.time_in - AROUND / 2) - 1
+            others = max(others, 0)  # its own start may be forgotten
             known = AROUND / 2 + min(AROUND / 2, max(now - t.time_in, 0.0))
             around[n] = (others / known + camera[t.camera]) / 2
         return Rates(camera, around)
