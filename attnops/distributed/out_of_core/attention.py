@@ -130,6 +130,7 @@ def attend(
                     if gradient is not None:
                         rows.files.add_gradient(which, gradient)
                 add_up(total, [next(gradients) if each.requires_grad else None for each in learned])
+        files.grad = None  # it went on to query, key and value: another backward pass begins at nothing
         return total
 
     out.token = placed(torch.zeros(()), backward, (query, key, value), learned)

@@ -97,7 +97,8 @@ class MappedRows:
         dtype: any real dtype. requires_grad: whether a backward pass leaves `grad`.
 
     Attributes:
-        grad: None, or the gradient: `.read(index)` is that of a block, `.tensor()` that of all.
+        grad: None, or the gradient: `.read(index)` is that of a block, `.tensor()` that of all. As with tensors, it
+            adds up over backward passes, and is kept for leaves alone: rows that were not computed from others.
 
     Raises:
         ValueError: sizes that are not positive (N and axes may be 0), a dtype that is not real, a folder that holds
