@@ -37,6 +37,9 @@ class Judged:
 def judge(given: Scene, training: Scene | None = None, weights: Path | None = None) -> Judged:
     """Judge a scene; the threshold is that of the weights, or is set on a ``training`` scene."""
     recording, pairs, notes = given.recording, given.pairs, list[str]()
+    if training is not None and not training.true.any():
+        notes.append("nobody is seen twice in what is for learning: the threshold is the usual one")
+        training = None
     if recording.has_embeddings:
         row = "gatv2_bias"
         matcher, tau, calibration = _weights(weights or DEFAULT)
@@ -45,6 +48,9 @@ def judge(given: Scene, training: Scene | None = None, weights: Path | None = No
         why = reasons(matcher, given, tau)
     else:
         row, calibration = "prior", Calibration()
+        if weights is not None:
+            _weights(weights)
+            notes.append("--weights: not used, for they score looks")
         some = any(t.embedding is not None for t in recording.tracklets)
         missing = "some tracklets have none" if some else "there are none"
         notes.append(f"no embeddings ({missing}): identities come of travel times and link priors alone")

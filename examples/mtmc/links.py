@@ -51,8 +51,12 @@ def run_learn(source: Source, links: Path, out: Path, discover: bool, clocks: bo
             progress=lambda rows, share: status.update(f"reading: {rows} rows" + (f", {share:.0%}" if share else "")),
         )
     complete = True
+    if source.least_score is not None and source.matches is None:
+        raise InputError("--least-score", None, "no --matches", "matches that have scores")
     if source.until is not None:
         recording = recording.between(-np.inf, source.until)
+        if not recording.tracklets:
+            raise InputError("--until", None, f"{source.until:g} s", "a time after the first tracklet")
     if source.matches is not None:
         recording, complete = labelled_by(source.matches, recording, source.least_score, log)
     if not any(t.truth is not None for t in recording.tracklets):

@@ -19,7 +19,7 @@ from examples.mtmc.network.learn import cross_fitted_prior, learn_links
 from examples.mtmc.network.links_file import load_network
 from examples.mtmc.page.page import View, delays_by_link, true_identities, write_page
 from examples.mtmc.page.table import Section, Table
-from examples.mtmc.recordings.cleaning import LOST, Log
+from examples.mtmc.recordings.cleaning import KEPT, LOST, Log
 from examples.mtmc.recordings.readers import read
 from examples.mtmc.recordings.tracklets import Recording
 from examples.mtmc.scoring.evaluate import Protocol, evaluate
@@ -80,11 +80,14 @@ def run_track(data: Path, format: str, links: Path, out: Path, options: Options,
 
 
 def _read(data: Path, format: str, links: Path, options: Options) -> Recording:
-    recording = read(data, format, load_network(links), options.least, Log(strict=not options.tolerant))
+    log = Log(strict=not options.tolerant)
+    recording = read(data, format, load_network(links), options.least, log)
     if options.miss:
         recording = thinned(recording, options.miss)
     if not recording.tracklets:
-        raise InputError(data, None, f"no tracklet of at least {options.least} boxes", "at least one")
+        faults = [case for kind, cases in log.cases.items() if kind not in KEPT for case in cases]
+        lost = f" ({log.left_out} of {log.rows} rows left out, the first: {faults[0]})" if faults else ""
+        raise InputError(data, None, f"no tracklet of at least {options.least} boxes{lost}", "at least one")
     known = any(t.truth is not None for t in recording.tracklets)
     if (options.cross_fit or options.learn_until is not None) and not known:
         raise InputError(data, None, "no true identities", "ground truth to learn from (--learn-until, --cross-fit)")
@@ -100,6 +103,8 @@ def _prepare(recording: Recording, options: Options) -> tuple[Scene, list[str], 
             raise InputError(
                 "--learn-until", None, f"{options.learn_until:g} s", "a time after the first true tracklet"
             )
+        if len(early.tracklets) == len(recording.tracklets):
+            raise InputError("--learn-until", None, f"{options.learn_until:g} s", "a time before the last tracklet")
         network = learn_links(early)
         training = scene(early, network)
         notes.append(f"links learned from what starts before {options.learn_until:g} s; what starts later is scored")

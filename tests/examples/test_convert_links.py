@@ -72,6 +72,7 @@ def test_a_layout_becomes_a_links_file(tmp_path: Path) -> None:
         ("scales", "fps", 7, "every block once"),
         ("# two cameras", "1 2", 1, "a keyword first"),
         ("# cam 1: yard", "# cam 1: gate", None, "a name for each"),
+        ("# cam 1: yard", "# cam 1: ../yard", None, "can be a file name"),
     ],
 )
 def test_a_wrong_layout_is_named_in_one_line(

@@ -98,6 +98,8 @@ BAD_MOT = {
     "an empty camera": (_write("b.txt", "\n\n"), "b.txt", None, "the camera is empty"),
     "embeddings of another length": (_save("b.npy", np.ones((7, 4))), "b.npy", None, "1 rows (one a tracklet) or 2"),
     "an embedding that is NaN": (_save("b.npy", np.array([[1.0, np.nan]])), "b.npy", 1, "finite numbers"),
+    "an embedding of noughts": (_save("b.npy", np.zeros((1, 2))), "b.npy", 1, "not all of them 0"),
+    "an embedding beyond all": (_save("b.npy", np.full((1, 2), 1e300)), "b.npy", 1, "at most 1e+30"),
     "embeddings with pickles": (_save("b.npy", np.array([{}], dtype=object)), "b.npy", None, "without pickles"),
     "binary rubbish": (
         lambda folder: (folder / "b.txt").write_bytes(b"\xff\xfe\x00\x80"),

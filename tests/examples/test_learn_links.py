@@ -195,6 +195,9 @@ def test_matches_of_tracklets_that_are_not_there(tmp_path: Path) -> None:
     log = Log()
     labelled, _ = labelled_by(path, recording, log=log)
     assert len(labelled.tracklets) == 2 and log.counts == {UNKNOWN: 1}
+    path.write_text("camera_from,tracklet_from,camera_to,tracklet_to,score\na,1,b,1,nan\n")
+    with pytest.raises(InputError, match=r"m\.csv, line 2: found .* a finite number as a score"):
+        labelled_by(path, recording)
     for text, expected in (("x,y\n", "camera_from"), ("camera_from,tracklet_from,camera_to,tracklet_to\n", "no match")):
         path.write_text(text)
         with pytest.raises(InputError, match=expected):

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from examples.mtmc import atomic
 from examples.mtmc.errors import InputError
 from examples.mtmc.network import links_file
 from examples.mtmc.network.links_file import dump_network, load_network, write_network
@@ -90,7 +91,7 @@ def test_a_links_file_is_written_whole(tmp_path: Path, monkeypatch: pytest.Monke
     write_network(path, network)
     assert load_network(path) == network and [p.name for p in path.parent.iterdir()] == ["links.json"]
     before = path.read_bytes()
-    monkeypatch.setattr(links_file.os, "replace", _fail)
+    monkeypatch.setattr(atomic.os, "replace", _fail)
     with pytest.raises(OSError, match="disk"):
         write_network(path, Network({"a": Camera("a", 1.0)}))
     assert path.read_bytes() == before and [p.name for p in path.parent.iterdir()] == ["links.json"]
@@ -143,6 +144,7 @@ CAMERA = "cameras:\n  a: {fps: 10}\n  b: {fps: 10}\n"
         ("cameras: " + "[" * 3000 + "]" * 3000, None, "cameras and links"),
         ("cameras:\n\ta: 1\n", 2, "valid YAML"),
         ("- a\n", 1, "a mapping"),
+        ("cameras:\n  " + "é" * 101 + ": {fps: 10}\n", 2, "200 bytes"),
     ],
 )
 def test_a_wrong_links_file_is_named_in_one_line(tmp_path: Path, text: str, line: int | None, expected: str) -> None:

@@ -54,6 +54,7 @@ BAD = [
     (table('"a,1,1,0,0,9,9'), 2, "cells parted by commas"),
     (table("a,1,1,0,0,9,9,0.5", head=HEAD + ",truth"), 2, "a whole number"),
     (table("a,1,1,0,0,9,9,1,inf", head=HEAD + ",e0,e1"), 2, "finite numbers"),
+    (table("a,1,1,0,0,9,9,0,0", head=HEAD + ",e0,e1"), 2, "not all of them 0"),
     (",".join(f"c{k}" for k in range(100_000)), 1, "a column 'camera' too"),  # in no more than a moment
 ]
 

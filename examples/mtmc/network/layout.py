@@ -19,6 +19,7 @@ import re
 from pathlib import Path
 
 from examples.mtmc.errors import InputError
+from examples.mtmc.network.links_file import fit_for_a_file
 from examples.mtmc.network.network import Camera, Link, Network
 
 SQUARE = ("compatibility", "dtmin", "dtmax")
@@ -98,6 +99,9 @@ def _cameras(
     names = [found.get(k, f"cam{k}") for k in range(count)] if names is None else names
     if len(names) != count or len(set(names)) != count:
         raise InputError(path, None, f"{count} cameras and the names {', '.join(names):.200}", "a name for each")
+    unfit = [name for name in names if not fit_for_a_file(name)]
+    if unfit:
+        raise InputError(path, None, f"a camera {unfit[0]!r:.60}", "a name that can be a file name (--names)")
     fps, offset = blocks["fps"][0][1], blocks["offset"][0][1]
     scales = blocks["scales"][0][1] if "scales" in blocks else [1.0] * count
     return {

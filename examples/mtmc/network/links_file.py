@@ -39,19 +39,18 @@ Every error names the file, the line and what was expected.
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
 import yaml
 
+from examples.mtmc.atomic import replaced
 from examples.mtmc.errors import InputError
 from examples.mtmc.network.network import Camera, Link, Network, Zone
 from examples.mtmc.network.place import Check, Place
 from examples.mtmc.network.travel import TravelTime, window_of
 from examples.mtmc.network.zones import zone_names
-
 
 LONGEST = 1e10  # seconds of any time: centuries, and the clocks of computers (since 1970)
 WIDEST = 10.0  # sd of the log of a delay: a factor of twenty thousand
@@ -93,6 +92,12 @@ def load_network(path: Path) -> Network:
     return Network(cameras, tuple(links))
 
 
+def fit_for_a_file(name: str) -> bool:
+    """Whether a camera may be called so: results of it are a file of its name."""
+    plain = bool(name.strip()) and name.isprintable() and not name.startswith(".")
+    return plain and not {"/", "\\"} & set(name) and len(name.encode()) <= 200
+
+
 def _cameras(place: Place) -> dict[str, Camera]:
     checks: dict[str, Check] = {
         "fps": lambda p: p.number(1e-6, 1e6),
@@ -105,8 +110,8 @@ def _cameras(place: Place) -> dict[str, Camera]:
     }
     cameras = {}
     for name, entry in place.entries().items():
-        if not name.strip() or not name.isprintable() or name.startswith(".") or {"/", "\\"} & set(name):
-            raise entry.wrong("a camera name that can be a file name")
+        if not fit_for_a_file(name):
+            raise entry.wrong("a camera name that can be a file name, of at most 200 bytes")
         cameras[name] = Camera(name, **entry.table(checks, ("fps",)))
     if not cameras:
         raise place.wrong("at least one camera")
@@ -240,10 +245,5 @@ def _link_entry(link: Link) -> dict[str, Any]:
 
 def write_network(path: Path, network: Network) -> None:
     """Write a links file (JSON where its name ends so): whole, or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part{os.getpid()}")
-    try:
-        part.write_text(dump_network(network, json=path.suffix == ".json"), encoding="utf-8")
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with replaced(path) as draft:
+        draft.write_text(dump_network(network, json=path.suffix == ".json"), encoding="utf-8")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import math
 import os
 import queue
 import signal
@@ -66,6 +67,7 @@ def run_online(options: Online, console: Console) -> dict[str, Any]:
     live = options.data == "-"
     out = options.out
     with results(out) as draft:
+        made = not out.exists()
         out.mkdir(parents=True, exist_ok=True)
         decisions = out / "decisions.jsonl"
         tables = Tables(draft / "tables.sqlite")
@@ -95,13 +97,18 @@ def run_online(options: Online, console: Console) -> dict[str, Any]:
                 if tracker is not None:
                     tracker.stop() if stop.is_set() else tracker.finish()
                     _pass_on(tracker, told, tables)
+            interrupted = stop.is_set()
+            if tracker is None and not interrupted:
+                raise InputError("the standard input" if live else options.data, None, "no usable row", "rows to track")
+        except InputError:
+            if told.tracklets == 0:  # nothing was decided: nothing stays
+                decisions.unlink(missing_ok=True)
+                if made:
+                    out.rmdir()
+            raise
         finally:
             signal.signal(signal.SIGINT, before)
             told.close()
-        interrupted = stop.is_set()
-        if tracker is None and not interrupted:
-            decisions.unlink()
-            raise InputError("the standard input" if live else options.data, None, "no usable row", "rows to track")
         summary = _write(draft, tables, network, options, log, told, interrupted)
     console.print(
         f"{summary['tracklets']} tracklets, {summary['identities']} identities, {told.aliases} aliases. "
@@ -233,7 +240,7 @@ def _write(
     (draft / "dropped.log").write_text("".join(f"{line}\n" for line in log.lines()), encoding="utf-8")
     summary = {
         "online": True,
-        "latency": options.latency,
+        "latency": options.latency if math.isfinite(options.latency) else None,  # None: all at the end
         "tracklets": tracklets,
         "identities": identities,
         "aliases": told.aliases,

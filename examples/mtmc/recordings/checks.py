@@ -13,6 +13,7 @@ from examples.mtmc.recordings.chunk import Chunk
 from examples.mtmc.recordings.cleaning import IMPOSSIBLE, NOT_FINITE, UNKNOWN
 
 LARGEST = 1e7  # pixels
+A_LOOK = "finite numbers, not all of them 0, of at most 1e+30"  # of an embedding
 Fault = tuple[int, str, str, str]  # line, kind, found, expected
 
 
@@ -76,6 +77,13 @@ def checked(raw: Raw, network: Network, first_frame: int) -> tuple[Chunk, list[F
         None if raw.embedding is None else raw.embedding[good],
         None if raw.truth is None else raw.truth[good],
     ), faults
+
+
+def are_looks(embeddings: NDArray[np.floating]) -> NDArray[np.bool_]:
+    """Which rows can be compared by their direction: they are finite, not 0, and their squares can be summed."""
+    with np.errstate(invalid="ignore"):
+        most = np.abs(embeddings).max(1, initial=0.0)
+    return np.asarray(np.isfinite(most) & (most >= 1e-30) & (most <= 1e30))
 
 
 def seconds(network: Network, camera: NDArray[np.int64], frame: NDArray[np.int64]) -> NDArray[np.float64]:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from examples.mtmc.errors import InputError
-from examples.mtmc.recordings.checks import Raw
+from examples.mtmc.recordings.checks import A_LOOK, Raw, are_looks
 from examples.mtmc.recordings.cleaning import NOT_FINITE, Log
 from examples.mtmc.recordings.text import blocks
 
@@ -42,7 +42,7 @@ class Looks:
         self.number: dict[tuple[int | str, float], int] = {}  # of a tracklet, as they first appear
 
     def of(self, raw: Raw) -> NDArray[np.floating]:
-        """The embedding of each row; NaN where it is not finite or missing."""
+        """The embedding of each row; NaN where it is none or missing."""
         if self.each:
             index = raw.row
         else:
@@ -51,11 +51,10 @@ class Looks:
             index = np.array([self.number.setdefault(key, len(self.number)) for key in keys], dtype=np.int64)
         found = self.table[np.minimum(index, len(self.table) - 1)] if len(self.table) else np.zeros((len(index), 1))
         looks = found.astype(found.dtype if found.dtype.kind == "f" else np.float32)
-        bad = ~np.isfinite(looks).all(1)
+        bad = ~are_looks(looks)
         if bad.any():
             row = int(index[bad][0]) + 1
-            found_, expected = "an embedding that is not finite", "finite numbers in every row"
-            self.log.add(NOT_FINITE, self.path, row, found_, expected, int(bad.sum()))
+            self.log.add(NOT_FINITE, self.path, row, "an embedding that is none", A_LOOK, int(bad.sum()))
         looks[bad | (index >= len(self.table))] = np.nan
         return looks
 

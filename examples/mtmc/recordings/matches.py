@@ -9,6 +9,7 @@ log-odds of the match; 3 is 95 %).
 from __future__ import annotations
 
 import csv
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -85,9 +86,12 @@ def _matches(path: Path, log: Log) -> Iterator[Match]:
             try:
                 start = (camera_from, int(from_))
                 end = (camera_to, int(to)) if to else None
-                yield line, start, end, float(score) if score else None
+                value = float(score) if score else None
+                if value is not None and not math.isfinite(value):
+                    raise ValueError
+                yield line, start, end, value
             except ValueError:
-                expected = "whole numbers of tracklets, and a number as a score"
+                expected = "whole numbers of tracklets, and a finite number as a score"
                 log.add(MALFORMED, path, line, f"{from_!r:.30}, {to!r:.30}, {score!r:.30}", expected)
 
 

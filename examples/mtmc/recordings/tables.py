@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 
 from examples.mtmc.errors import InputError
 from examples.mtmc.network.network import Network
-from examples.mtmc.recordings.checks import Fault, Raw
+from examples.mtmc.recordings.checks import A_LOOK, Fault, Raw, are_looks
 from examples.mtmc.recordings.cleaning import IMPOSSIBLE, MALFORMED, NOT_FINITE, Log
 
 BOX = ("left", "top", "width", "height")
@@ -100,9 +100,9 @@ def raw_of(
     nothing, ones = np.full(count, np.nan), np.ones(count)
     truth = _truth(by_name["truth"], lines, faults) if "truth" in by_name else None
     if look is not None:
-        partly = ~np.isfinite(look).all(1) & ~np.isnan(look).all(1)  # all NaN: there is none
+        partly = ~are_looks(look) & ~np.isnan(look).all(1)  # all NaN: there is none
         for k in np.flatnonzero(partly).tolist():
-            faults.append((lines[k], NOT_FINITE, "an embedding that is not finite", "finite numbers"))
+            faults.append((lines[k], NOT_FINITE, "an embedding that is none", A_LOOK))
         look[partly] = np.nan
     ends = []
     for end in ("in_", "out_") if columns.tracklets else ("",):

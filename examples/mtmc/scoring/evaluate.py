@@ -20,6 +20,7 @@ from examples.mtmc.network.network import Network
 from examples.mtmc.recordings.tracklets import Recording, Track
 
 Data = dict[str, Any]
+Steps = dict[tuple[int, int], tuple[NDArray[np.int64], NDArray[np.float64]]]  # (camera, frame): ids, boxes
 
 
 @dataclass(frozen=True)
@@ -41,8 +42,7 @@ class Protocol:
 def data_of(network: Network, truth: list[Track], predicted: list[Track], rate: float | None) -> Data:
     """The dictionary that trackeval's metric classes take; ids of the tracks are global."""
     gt, hyp = _steps(network, truth, rate), _steps(network, predicted, rate)
-    gt_number = {i: n for n, i in enumerate(sorted({t.id for t in truth}))}
-    hyp_number = {i: n for n, i in enumerate(sorted({t.id for t in predicted}))}
+    gt_number, hyp_number = _numbered(gt), _numbered(hyp)
     empty = (np.zeros(0, dtype=np.int64), np.zeros((0, 4)))
     data: Data = {"gt_ids": [], "tracker_ids": [], "similarity_scores": []}
     for step in sorted(set(gt) | set(hyp)):
@@ -59,12 +59,15 @@ def data_of(network: Network, truth: list[Track], predicted: list[Track], rate: 
     return data
 
 
-def _steps(
-    network: Network, tracks: list[Track], rate: float | None
-) -> dict[tuple[int, int], tuple[NDArray[np.int64], NDArray[np.float64]]]:
+def _numbered(steps: Steps) -> dict[int, int]:
+    """The ids that some step has; one that falls between all steps would be 0 / 0 to trackeval."""
+    return {i: n for n, i in enumerate(sorted({i for ids, _ in steps.values() for i in ids.tolist()}))}
+
+
+def _steps(network: Network, tracks: list[Track], rate: float | None) -> Steps:
     parts: list[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]] = []
     for track in tracks:
-        every = 1 if rate is None else max(1, round(network.cameras[track.camera].fps / rate))
+        every = 1 if rate is None else max(1, round(min(network.cameras[track.camera].fps / rate, 2.0**53)))
         kept = track.frames % every == 0
         frames = track.frames[kept]
         camera = np.full(len(frames), network.index(track.camera))
@@ -156,6 +159,6 @@ def quick_idf1(recording: Recording, identity: NDArray[np.int64]) -> float:
     if not known.any():
         return 0.0
     pair, number = np.unique(np.stack([truth[known], identity[known]]), axis=1, return_inverse=True)
-    shared = np.bincount(number.ravel(), weights=weight[known])
+    shared = np.bincount(number.ravel(), weights=weight[known]).astype(np.float64)
     matched = float(shared[assign(pair[0], pair[1], shared)].sum())
     return 2 * matched / float(weight.sum() + weight[known].sum())
