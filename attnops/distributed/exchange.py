@@ -172,6 +172,8 @@ def _refusal(rows: Tensor, halo: Halo) -> Exception | None:
     """Why these rows cannot be exchanged, to be raised on all ranks together."""
     if not isinstance(rows, Tensor):
         return TypeError(f"rows is {type(rows).__name__}; it must be a tensor [n, …]")
+    if rows.layout != torch.strided:
+        return TypeError(f"rows is {rows.layout}; it must be strided")
     if rows.ndim == 0 or rows.shape[0] != halo.num_own:
         return ValueError(f"rows has shape {list(rows.shape)}; it must be [n = {halo.num_own}, …], one a row of own")
     return group_refusal(halo)

@@ -252,6 +252,9 @@ def _read(edge_index_dict: Mapping[Relation, Tensor], num_nodes: Mapping[str, in
     for what, given in (("edge_index_dict", edge_index_dict), ("num_nodes", num_nodes)):
         if not isinstance(given, Mapping):
             raise TypeError(f"{what} is {_kind(given)}; it must be a dict")
+    for name, count in num_nodes.items():
+        if type(count) is not int or count < 0:
+            raise ValueError(f"num_nodes[{name!r}] is {count!r}; it must be an integer of 0 or more")
     edges = {}
     for relation, edge_index in edge_index_dict.items():
         if not isinstance(relation, tuple) or len(relation) != 3:

@@ -25,7 +25,7 @@ def seeds_of_rank(seeds: Tensor, *, group: dist.ProcessGroup | None = None, seed
         seeds: `[S]` numbers, the same on all ranks. seed: of the shuffle; another one each epoch deals anew.
 
     Raises:
-        ValueError: seeds that are not `[S]`.
+        ValueError: seeds that are not `[S]`, a seed that is no integer.
 
     Example:
         >>> import torch
@@ -36,6 +36,8 @@ def seeds_of_rank(seeds: Tensor, *, group: dist.ProcessGroup | None = None, seed
     if not isinstance(seeds, Tensor) or seeds.ndim != 1:
         shape = list(seeds.shape) if isinstance(seeds, Tensor) else type(seeds).__name__
         raise ValueError(f"seeds is {shape}; it must be a tensor [S]")
+    if type(seed) is not int or not -(2**63) <= seed < 2**63:
+        raise ValueError(f"seed is {seed!r}; it must be an integer of 64 bits")
     rank, ranks = (dist.get_rank(group), dist.get_world_size(group)) if dist.is_initialized() else (0, 1)
     order = torch.randperm(len(seeds), generator=torch.Generator().manual_seed(seed)).to(seeds.device)
     if len(seeds):

@@ -12,7 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from attnops.checks import require_positive
+from attnops.checks import require_flag, require_positive
 from attnops.patterns import Edges
 
 INSTALL_METIS = "pip install 'attnops[distributed]' (pymetis), or method='range', or a Partition of your own"
@@ -108,6 +108,8 @@ def partition(
     require_seed(seed)
     if not isinstance(edges, Edges):
         raise TypeError(f"edges is {type(edges).__name__}; it must be an Edges")
+    if bipartite is not None:
+        require_flag(bipartite=bipartite)
     if bipartite is None:
         bipartite = edges.num_queries != edges.num_keys
     if not bipartite and edges.num_queries != edges.num_keys:

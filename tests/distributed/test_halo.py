@@ -96,6 +96,10 @@ def test_without_metis_the_error_says_what_to_install(monkeypatch: pytest.Monkey
         partition(graph(0, 9, 9, 30), 2)
 
 
+def alone() -> HaloPlan:
+    return plan_halo(graph(0, 4, 4, 5), partition(graph(0, 4, 4, 5), 1))
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -108,11 +112,13 @@ def test_without_metis_the_error_says_what_to_install(monkeypatch: pytest.Monkey
         (lambda: plan_halo(graph(0, 4, 4, 5), partition(graph(0, 4, 4, 5), 2)), "2 parts; it must have 1"),
         (lambda: plan_halo(graph(0, 4, 4, 5), partition(graph(0, 4, 4, 5), 2), rank="0"), "rank is '0'"),  # type: ignore[arg-type]
         (lambda: partition(graph(0, 4, 4, 5), 2, seed=-1), "seed is -1"),
+        (lambda: partition(graph(0, 4, 4, 5), 2, bipartite="x"), "bipartite is 'x'"),  # type: ignore[arg-type]
+        (lambda: halo_exchange(torch.ones(4, 2).to_sparse(), alone()), "rows is torch.sparse_coo; it must be strided"),
         (lambda: partition(graph(0, 4, 4, 5), 2, seed=0.5), "seed is 0.5"),  # type: ignore[arg-type]
     ],
 )
 def test_bad_arguments(make: Any, words: str) -> None:
-    with pytest.raises(ValueError, match=words):
+    with pytest.raises((ValueError, TypeError), match=words):
         make()
 
 

@@ -171,6 +171,8 @@ def test_bad_arguments() -> None:
         partition_types({"sees": nobody}, {"camera": 3}, 2)  # type: ignore[dict-item]
     with pytest.raises(TypeError, match="edge_index_dict is list"):
         partition_types([], {"camera": 3}, 2)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"num_nodes\['zone'\] is -1"):
+        partition_types({}, {"zone": -1}, 2)
     with pytest.raises(ValueError, match="seed is -1"):
         partition_types({SEES: nobody}, {"camera": 3, "person": 5}, 2, seed=-1)
     with pytest.raises(TypeError, match="partitions is an empty dict"):

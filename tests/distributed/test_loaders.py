@@ -31,6 +31,8 @@ def test_seeds_are_dealt_out_evenly(ranks: Any) -> None:
         assert {seed for share in shares for seed in share} == set(range(0, 10 * count, 10))
         assert sum(map(len, shares)) < count + 3
     assert ranks(dealt, 12, 0, world=3) != ranks(dealt, 12, 1, world=3)
+    with pytest.raises(ValueError, match="seed is 'a'"):
+        seeds_of_rank(torch.arange(3), seed="a")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="seeds is"):
         seeds_of_rank(torch.zeros(2, 3))
 
