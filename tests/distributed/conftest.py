@@ -54,7 +54,9 @@ def _quick_starts() -> Any:
     if "forkserver" not in multiprocessing.get_all_start_methods():
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["attnops.distributed", "attnops.graph", "torch.distributed.fsdp", "hypothesis"])
+    context.set_forkserver_preload(
+        ["attnops.distributed", "attnops.graph", "torch.distributed.fsdp", "torch_geometric.data"]
+    )
     return context
 
 
