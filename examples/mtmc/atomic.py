@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -44,6 +45,10 @@ def results(out: Path, last: str = "summary.json") -> Iterator[Path]:
         for name in sorted(files, key=lambda name: (str(name) == last, str(name))):
             (out / name).parent.mkdir(parents=True, exist_ok=True)
             os.replace(draft / name, out / name)
+    except OSError as error:
+        raise _named(error, out) from None
+    except sqlite3.OperationalError as error:  # a full disk, to a table
+        raise OSError(f"{out}: {error}") from None
     finally:
         os.close(lock)
         shutil.rmtree(draft, ignore_errors=True)
@@ -53,6 +58,8 @@ def results(out: Path, last: str = "summary.json") -> Iterator[Path]:
 def replaced(path: Path) -> Iterator[Path]:
     """A temporary sibling of a file to write; it takes the file's place once the block ends without an error."""
     path = path.resolve()
+    if path.is_dir():
+        raise IsADirectoryError(f"--out: {path} is a folder; it must be a file")
     path.parent.mkdir(parents=True, exist_ok=True)
     sweep(path)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
@@ -62,9 +69,18 @@ def replaced(path: Path) -> Iterator[Path]:
         draft.chmod(0o644)
         yield draft
         os.replace(draft, path)
+    except OSError as error:
+        raise _named(error, path) from None
     finally:
         os.close(handle)
         draft.unlink(missing_ok=True)
+
+
+def _named(error: OSError, path: Path) -> OSError:
+    """A full disk says no name: the one that was asked for."""
+    if error.errno is not None and error.filename is None:
+        error.filename = str(path)
+    return error
 
 
 def sweep(path: Path) -> None:

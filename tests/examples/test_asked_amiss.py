@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import sqlite3
 import sys
 import warnings
 from pathlib import Path
@@ -92,6 +95,56 @@ def test_data_that_are_none_leave_nothing(
     said = capsys.readouterr().err
     assert said.startswith("error: ") and said.count("\n") == 1 and expected in said
     assert sorted(folder.iterdir()) == before
+
+
+def test_a_folder_where_a_file_should_be(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "out.yaml").mkdir()
+    before = sorted(folder.iterdir())
+    assert ask(monkeypatch, folder, "learn-links") == 2
+    said = capsys.readouterr().err
+    assert said == f"error: --out: {folder / 'out.yaml'} is a folder; it must be a file\n"
+    assert sorted(folder.iterdir()) == before
+
+
+def _full(*_: object, **__: object) -> None:
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _full_table(*_: object) -> None:
+    raise sqlite3.OperationalError("database or disk is full")
+
+
+@pytest.mark.parametrize(
+    ("command", "place", "fails"),
+    [
+        (["track"], "examples.mtmc.track.write_page", _full),
+        (["learn-links"], "examples.mtmc.network.links_file.dump_network", _full),
+        (["track", "--online"], "examples.mtmc.online.run.Tables", _full_table),
+        (["track", "--online"], "examples.mtmc.online.run.os.write", _full),
+        (["track", "--online"], "examples.mtmc.online.run.Tables.write", _full_table),
+    ],
+)
+def test_a_full_disk_is_one_line_that_says_where(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    command: list[str],
+    place: str,
+    fails: object,
+) -> None:
+    before = sorted(folder.iterdir())
+    monkeypatch.setattr(place, fails)
+    assert ask(monkeypatch, folder, *command) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: {folder / 'out'}") and "full" in said + " full" * ("No space" in said)
+    assert said.count("\n") == 1
+    left = [path for path in sorted(folder.iterdir()) if path not in before]
+    if place.endswith("Tables.write"):  # what was decided stays, whole lines of it
+        assert [path.name for path in (folder / "out").iterdir()] == ["decisions.jsonl"]
+    else:
+        assert left == []
 
 
 def test_a_latency_without_end_decides_at_the_end(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,7 @@ import math
 import os
 import queue
 import signal
+import sqlite3
 import sys
 import threading
 import time
@@ -67,10 +68,10 @@ def run_online(options: Online, console: Console) -> dict[str, Any]:
     live = options.data == "-"
     out = options.out
     with results(out) as draft:
+        tables = Tables(draft / "tables.sqlite")
         made = not out.exists()
         out.mkdir(parents=True, exist_ok=True)
         decisions = out / "decisions.jsonl"
-        tables = Tables(draft / "tables.sqlite")
         told = Telling(decisions, options.json)
         tracker: OnlineTracker | None = None
         stop = threading.Event()
@@ -100,7 +101,7 @@ def run_online(options: Online, console: Console) -> dict[str, Any]:
             interrupted = stop.is_set()
             if tracker is None and not interrupted:
                 raise InputError("the standard input" if live else options.data, None, "no usable row", "rows to track")
-        except InputError:
+        except (InputError, OSError, sqlite3.OperationalError):
             if told.tracklets == 0:  # nothing was decided: nothing stays
                 decisions.unlink(missing_ok=True)
                 if made:
@@ -146,10 +147,10 @@ class Telling:
         if not decisions:
             return
         aliases = sum(d.kind == "alias" for d in decisions)
-        self.aliases += aliases
-        self.tracklets += len(decisions) - aliases
         text = "".join(d.line() for d in decisions)
         os.write(self.file, text.encode())
+        self.aliases += aliases
+        self.tracklets += len(decisions) - aliases
         if self.also_out:
             try:
                 sys.stdout.write(text)
