@@ -21,6 +21,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import random
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -67,6 +68,14 @@ def pytest_report_header() -> list[str]:
 def _seeds() -> None:
     random.seed(0)
     torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _no_open_figures() -> Iterator[None]:
+    """Pictures that a test leaves open count against the next one's."""
+    yield
+    if "matplotlib.pyplot" in sys.modules:
+        sys.modules["matplotlib.pyplot"].close("all")
 
 
 def _folder(variable: str) -> Path:
