@@ -35,14 +35,15 @@ def run_seeds(
     console: Console,
     workers: int | None,
     work: Path | None = None,
-    run: Run = run_seed,
+    run: Run | None = None,
     stages: int = STAGES,
 ) -> list[Outcome]:
     """Outcomes in the order of the seeds; the numbers do not depend on the number of workers.
 
     ``work`` is the folder where finished seeds are kept and looked for; None keeps nothing. ``run`` makes the outcome
-    of a seed in so many ``stages``.
+    of a seed in so many ``stages``; None is ``run_seed``.
     """
+    run = run or run_seed
     if work is not None:
         work.mkdir(parents=True, exist_ok=True)  # fails now rather than after the first seed
     found = _finished(seeds, size, protocol, work, console, run)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import multiprocessing
 import os
@@ -76,6 +77,7 @@ def _arm(at: At) -> None:
     real: Callable[..., Any] = getattr(owner, last)
     calls = 0
 
+    @functools.wraps(real)
     def counted(*arguments: Any, **named: Any) -> Any:
         nonlocal calls
         calls += 1
