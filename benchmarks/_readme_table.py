@@ -21,6 +21,7 @@ from examples.mtmc.scoring.summary import SHOWN
 
 HERE = Path(__file__).parent
 KERNELS = ("graphs", "layers", "growth", "sequences", "decoding")
+ELSEWHERE = ("mtmc", "gpu")  # shown by docs/mtmc.md; of a machine of its own
 PERFORMANCE = README.parent / "docs" / "performance.md"
 FIRST = ("overhead", "graphs", "layers", "growth")  # then the others, by name
 # The last words of a key say what the number is.
@@ -103,7 +104,11 @@ def main() -> None:
     parser.add_argument("--demo", type=Path, default=Path("out/demo/summary.json"))
     parser.add_argument("--page", type=Path, default=README)
     options = parser.parse_args()
-    reports = [json.loads(path.read_text(encoding="utf-8")) for path in sorted(options.bench.glob("*.json"))]
+    reports = [
+        json.loads(path.read_text(encoding="utf-8"))
+        for path in sorted(options.bench.glob("*.json"))
+        if path.stem not in ELSEWHERE
+    ]
     small = [report["name"] for report in reports if report["small"]]
     if small or not reports:
         reason = f"{', '.join(small)} ran with --small" if small else f"{options.bench} holds no report (make bench)"
