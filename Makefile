@@ -53,7 +53,7 @@ bench: $(VENV)/.made-scatter $(VENV)/.made-kernels $(PEERS)/.made
 # The tests that run the kernels on a build of its own: those of numbers at every vector level of this machine.
 SANITIZED := out/sanitized
 OF_NUMBERS := $(addprefix tests/laws/test_,graphs.py sequences.py forbidden.py derivatives.py)
-OF_THE_REST := tests/test_sorting.py tests/backends tests/laws $(addprefix --ignore=,$(OF_NUMBERS))
+OF_THE_REST := tests/test_sorting.py tests/backends tests/laws --ignore=tests/backends/test_triton.py $(addprefix --ignore=,$(OF_NUMBERS))
 
 sanitize: $(VENV)/.made-dev
 	ATTNOPS_SANITIZE=address,undefined ATTNOPS_REQUIRE_KERNELS=1 $(BIN)/python setup.py -q build_ext --build-lib $(SANITIZED)
