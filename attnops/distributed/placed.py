@@ -143,15 +143,18 @@ def _place_term(term: Bias, part: Part) -> Bias:
     return PlacedBias(term, part)
 
 
+def own_heads(heads: int | None, part: Part) -> int | None:
+    """How many of the whole's heads a part sees; None where any number will do."""
+    return heads if heads is None or part.heads is None else part.heads.stop - part.heads.start
+
+
 class PlacedBias(Bias):
     """A bias that may read rows and heads, given those of the whole."""
 
     def __init__(self, whole: Bias, part: Part) -> None:
         super().__init__()
         self.whole, self.part = whole, part
-        self.heads = whole.heads
-        if part.heads is not None and whole.heads is not None:
-            self.heads = part.heads.stop - part.heads.start
+        self.heads = own_heads(whole.heads, part)
 
     @property
     def adds(self) -> bool:
@@ -197,9 +200,7 @@ class PlacedScore(Score):
     def __init__(self, whole: Score, part: Part) -> None:
         super().__init__()
         self.whole, self.part = whole, part
-        self.heads = whole.heads
-        if part.heads is not None and whole.heads is not None:
-            self.heads = part.heads.stop - part.heads.start
+        self.heads = own_heads(whole.heads, part)
 
     @property
     def binds(self) -> bool:

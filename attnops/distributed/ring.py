@@ -148,6 +148,7 @@ def post(group: dist.ProcessGroup, to: int, sent: list[Tensor], source: int, rec
 
 
 def wait(works: list[Any]) -> None:
+    """Until all that was begun has come; a lost rank is an error."""
     with lost_ranks("context_attend"):
         for work in works:
             work.wait()

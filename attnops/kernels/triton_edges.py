@@ -14,6 +14,7 @@ from torch import Tensor
 from attnops.kernels import triton_walk as kernels
 from attnops.kernels.edge_operator import EdgeOperator
 from attnops.kernels.edge_walk import Walk, accumulated, gradients, results
+from attnops.kernels.library import readable_rows
 
 PIECE = 512  # edges of one row that one program takes at most
 NUMBERS = 2048  # of keys or values that a program holds at once, about
@@ -49,11 +50,6 @@ def cut(pointer: Tensor, num_edges: int) -> Parts:
     return Parts(torch.where(real, row, -1), first, last, slot, slots_before, count, 2 * (num_edges // PIECE))
 
 
-def rows_of(tensor: Tensor) -> Tensor:
-    """The tensor itself where its last axis is contiguous, else a copy that is."""
-    return tensor if tensor.shape[-1] <= 1 or tensor.stride(-1) == 1 else tensor.contiguous()
-
-
 def strides(tensor: Tensor | None) -> tuple[int, int, int]:
     """Of batch, heads and rows (or edges)."""
     return (0, 0, 0) if tensor is None else tensor.stride()[:3]  # type: ignore[return-value]
@@ -71,8 +67,8 @@ def run_forward(
     learns: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Out, lse, weights and scores, as `results` makes room for them; no gradient passes."""
-    query, key, value = (rows_of(x) for x in (query, key, value))
-    term = None if term is None else rows_of(term)
+    query, key, value = (readable_rows(x) for x in (query, key, value))
+    term = None if term is None else readable_rows(term)
     num_edges, acc = walk.source.shape[0], accumulated(query.dtype)
     out, lse, weights, scores = results(query, value, num_edges, with_weights, learns)
     batch, heads, num_queries, _ = query.shape
@@ -123,8 +119,8 @@ def run_backward(
     wanted: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients as `gradients` makes room for them; `delta [B, H, Nq]` is what `delta_of` gives."""
-    query, key, value, grad_out = (rows_of(x) for x in (query, key, value, grad_out))
-    term = None if term is None else rows_of(term)
+    query, key, value, grad_out = (readable_rows(x) for x in (query, key, value, grad_out))
+    term = None if term is None else readable_rows(term)
     delta = None if delta is None else delta.contiguous()
     grad_weights = None if grad_weights is None else grad_weights.contiguous()
     num_edges, acc, device = walk.source.shape[0], accumulated(query.dtype), query.device
