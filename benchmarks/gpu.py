@@ -3,9 +3,9 @@
     python -m benchmarks.gpu            # at most four minutes; correctness first; out/bench/gpu.json
     python -m benchmarks.gpu --dry      # tiny problems on a CPU, Triton interpreted: that it runs, no figure
 
-Edge attention trains in bfloat16 with the weights and gradients of float32 checked first, against the composed steps
-eager and compiled. "Bandwidth" is the share of the card's own measured copy bandwidth that the bytes make which a
-forward must read, E·H·(D + Dv) numbers. Memory is the peak above what was held before.
+Edge attention trains in bfloat16, with the numbers and gradients of float32 checked first, against torch-geometric's
+steps (those of benchmarks/graphs.py) eager and compiled. "Bandwidth" is the share of the card's own measured copy
+bandwidth that the bytes make which a forward must read, E·H·(D + Dv) numbers. Memory is the peak above what was held.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
 import attnops
 from benchmarks import _side_by_side as side
+from benchmarks.graphs import composed
 
 GRAPHS = {
     "10k nodes, 200k edges, 8 x 16": (10_000, 200_000, 8, 16),
@@ -36,20 +37,6 @@ GRAPHS = {
     "100k nodes, 10M edges, 4 x 32, hubs": (100_000, 10_000_000, 4, 32),
 }
 Run = Callable[[], Any]
-
-
-def composed(query: Tensor, key: Tensor, value: Tensor, edge_index: Tensor, num_nodes: int) -> Tensor:
-    """The steps of a message-passing layer, as torch-geometric's softmax and scatter take them. `[N, H, D]`."""
-    source, target = edge_index
-    logits = ((query[target] * key[source]).sum(-1) / query.shape[-1] ** 0.5).float()
-    index = target.unsqueeze(-1).expand_as(logits)
-    top = logits.new_zeros(num_nodes, logits.shape[1]).scatter_reduce(
-        0, index, logits.detach(), "amax", include_self=False
-    )
-    weights = (logits - top[target]).exp()
-    total = logits.new_zeros(num_nodes, logits.shape[1]).index_add(0, target, weights)
-    shares = (weights / total[target]).to(value.dtype).unsqueeze(-1)
-    return torch.zeros_like(query).index_add(0, target, value[source] * shares)
 
 
 class Card:
