@@ -25,6 +25,15 @@ def require_positive(**arguments: object) -> None:
             raise ValueError(f"{name} is {_shown(value)}; it must be an integer of 1 or more (and below 2^62)")
 
 
+def require_index(count: int, **arguments: object) -> None:
+    """Raise `TypeError` for an argument that is no integer, `ValueError` for one that is not in 0 … count - 1."""
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise TypeError(f"{name} is {_shown(value)}; it must be an integer")
+        if not 0 <= value < count:
+            raise ValueError(f"{name} is {_shown(value)}; it must be from 0 to {count - 1}")
+
+
 def require_flag(**arguments: object) -> None:
     """Raise `TypeError` for an argument that is neither True nor False."""
     for name, value in arguments.items():

@@ -27,8 +27,13 @@ def assert_close_as_reference(
     Raises:
         AssertionError: it is not; says by how much and where.
     """
-    ratio = {"forward": 2, "gradient": 3, "parameter": 4}[kind]
-    dtype = got.dtype if dtype is None else dtype
+    ratios = {"forward": 2, "gradient": 3, "parameter": 4}
+    if kind not in ratios:
+        raise ValueError(f"kind is {kind!r}; it must be one of {', '.join(map(repr, ratios))}")
+    for name, given in (("got", got), ("golden", golden), ("reference", reference)):
+        if not isinstance(given, Tensor) or not given.is_floating_point():
+            raise TypeError(f"{name} is {_kind(given)}; it must be a tensor of real numbers")
+    ratio, dtype = ratios[kind], got.dtype if dtype is None else dtype
     floor = {torch.float64: 32, torch.float32: 4}.get(dtype, 0.5) * (1 if kind == "forward" else 2)
     assert got.shape == golden.shape, f"{what} has shape {list(got.shape)}; it must be {list(golden.shape)}"
     exact, wide = golden.detach().double(), got.detach().double()
@@ -66,6 +71,10 @@ def assert_within(got: Tensor, want: Tensor, allowed: float, what: str) -> None:
             f"{what}: largest difference {float(difference.max()):.3g} (at most {allowed:.3g} allowed) at {place}: "
             f"{here:.6g}, not {there:.6g}"
         )
+
+
+def _kind(given: object) -> str:
+    return f"a tensor of {given.dtype}" if isinstance(given, Tensor) else type(given).__name__
 
 
 def largest(tensor: Tensor) -> float:

@@ -160,22 +160,26 @@ def resolve_coords(
         query, key = Coords(), Coords()
         query.offset = num_keys - num_queries
         return query, key
-    if isinstance(coords, Coords):
-        if num_queries != num_keys:
-            raise ValueError(
-                f"coords is one Coords for {num_queries} queries and {num_keys} keys; where counts differ it must be a "
-                "pair (query coords, key coords)"
-            )
-        query = key = coords
-    elif isinstance(coords, tuple) and len(coords) == 2 and all(isinstance(side, Coords) for side in coords):
-        query, key = coords
-    else:
-        raise TypeError(f"coords is {type(coords).__name__}; it must be a Coords or a pair (Coords, Coords)")
+    query, key = as_pair(coords)
+    if isinstance(coords, Coords) and num_queries != num_keys:
+        raise ValueError(
+            f"coords is one Coords for {num_queries} queries and {num_keys} keys; where counts differ it must be a "
+            "pair (query coords, key coords)"
+        )
     flat_query = _flatten(query, "query", batch_shape, num_queries, device)
     flat_key = flat_query if query is key else _flatten(key, "key", batch_shape, num_keys, device)
     if num_queries != num_keys and "position" not in flat_query:
         flat_query.offset = num_keys - num_queries
     return flat_query, flat_key
+
+
+def as_pair(coords: Coords | tuple[Coords, Coords]) -> tuple[Coords, Coords]:
+    """The coords of queries and of keys, as a caller gives them; raises `TypeError` for anything else."""
+    if isinstance(coords, Coords):
+        return coords, coords
+    if isinstance(coords, tuple) and len(coords) == 2 and all(isinstance(side, Coords) for side in coords):
+        return coords
+    raise TypeError(f"coords is {type(coords).__name__}; it must be a Coords or a pair (Coords, Coords)")
 
 
 def _flatten(coords: Coords, side: str, batch_shape: tuple[int, ...], length: int, device: torch.device) -> Coords:

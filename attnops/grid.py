@@ -6,7 +6,8 @@ import torch
 from torch import Tensor
 
 from attnops.biases.base import Bias, TensorBias
-from attnops.coords import Coords, resolve_coords
+from attnops.checks import require_index, require_positive
+from attnops.coords import Coords, as_pair, resolve_coords
 from attnops.pairs import Pairs
 from attnops.patterns.base import Full, Pattern
 from attnops.patterns.blocks import Mask
@@ -38,11 +39,8 @@ def evaluate(
         ValueError: sizes that do not fit, or below 1; a bias that adds nothing or needs content; an edge list that
             lists a pair twice, under a bias.
     """
-    for name, size in (("heads", heads), ("num_queries", num_queries), ("num_keys", num_keys)):
-        if size < 1:
-            raise ValueError(f"{name} is {size}; it must be 1 or more for a picture")
-    if not 0 <= batch < batch_size:
-        raise ValueError(f"batch is {batch}; it must be from 0 to batch_size - 1 = {batch_size - 1}")
+    require_positive(heads=heads, num_queries=num_queries, num_keys=num_keys, batch_size=batch_size)
+    require_index(batch_size, batch=batch)
     allowing = Mask(pattern) if isinstance(pattern, Tensor) else Full() if pattern is None else pattern
     if not isinstance(allowing, Pattern):
         raise TypeError(f"pattern is {type(allowing).__name__}; it must be a Pattern or a bool tensor")
@@ -98,8 +96,8 @@ def _check_bias(bias: Bias, heads: int, pattern: Pattern) -> None:
 def _device(bias: Bias | None, pattern: Pattern, coords: CoordsLike) -> torch.device:
     """Where the data lie that are read."""
     tensors: list[Tensor] = list(bias.parameters()) if bias is not None else []
-    for side in coords if isinstance(coords, tuple) else [coords]:
-        tensors += list(side.data.values()) if side is not None else []
+    for side in () if coords is None else as_pair(coords):
+        tensors += list(side.data.values())
     tensors += [pattern.edges.edge_index] if pattern.edges is not None else []
     tensors += [leaf.mask for leaf in pattern.leaves if isinstance(leaf, Mask)]
     return tensors[0].device if tensors else torch.device("cpu")

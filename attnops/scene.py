@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from attnops.biases.base import Bias
-from attnops.coords import Coords, resolve_coords
+from attnops.checks import require_positive
+from attnops.coords import Coords, as_pair, resolve_coords
 from attnops.pairs import Pairs
 from attnops.patterns.base import Pattern
 from attnops.patterns.edges import Edges
@@ -50,11 +51,16 @@ class Scene:
         evaluate: Callable[[Scene, Pairs], Tensor],
         sizes: tuple[int | None, int | None] = (None, None),
     ) -> None:
+        require_positive(heads=heads, dim=dim)
+        for side, size in zip(("num_queries", "num_keys"), sizes, strict=True):
+            if size is not None:
+                require_positive(**{side: size})
+        _check_edge_data(edge)
         self.subject, self.name, self.heads = subject, _name(subject), heads
         self.random = torch.Generator().manual_seed(0)
         parameters = dict(subject.named_parameters()) if isinstance(subject, nn.Module) else {}
         self.dtype = torch.float64 if any(p.dtype == torch.float64 for p in parameters.values()) else torch.float32
-        given = coords if isinstance(coords, tuple) else (coords, coords)
+        given = (None, None) if coords is None else as_pair(coords)
         leads = [tuple(tensor.shape[:-1]) for side in given if side is not None for tensor in side.data.values()]
         self.batch = max(leads, key=len, default=()) or (2,)
         num_edges = next((tensor.shape[0] for tensor in (edge or {}).values()), _EDGES)
@@ -245,6 +251,20 @@ def _learning(coords: Coords) -> Coords:
         for name, tensor in coords.data.items()
     }
     return coords._replace(data)
+
+
+def _check_edge_data(edge: object) -> None:
+    if edge is None:
+        return
+    if not isinstance(edge, Mapping):
+        raise TypeError(f"edge is {type(edge).__name__}; it must be a mapping of names to tensors [E] or [E, F]")
+    for name, data in edge.items():
+        if not isinstance(name, str) or not isinstance(data, Tensor):
+            raise TypeError(
+                f"edge holds {type(data).__name__} under {name!r}; it must hold tensors [E] or [E, F] under their names"
+            )
+        if data.ndim == 0 or len(data) == 0:
+            raise ValueError(f"edge data {name} have shape {list(data.shape)}; it must be [E] or [E, F], E 1 or more")
 
 
 def _length(coords: Coords | None) -> int | None:

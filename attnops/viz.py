@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,6 +16,7 @@ from torch import Tensor
 
 from attnops import convert
 from attnops.biases.base import Bias
+from attnops.checks import require_index
 from attnops.grid import CoordsLike, evaluate
 from attnops.patterns.base import Pattern
 from attnops.patterns.edges import Edges
@@ -196,8 +197,12 @@ def draw_graph_weights(
     if hasattr(edges, "is_directed"):
         edges, weights, own_names = _read_graph(edges, weights)
     listed = _edge_weights(weights, edges, batch)
-    if not 0 <= head < listed.shape[0]:
-        raise ValueError(f"head is {head}; weights have heads 0 to {listed.shape[0] - 1}")
+    require_index(listed.shape[0], head=head)
+    if not torch.isfinite(listed).all() or bool((listed < 0).any()):
+        raise ValueError("weights hold a negative number, a NaN or an inf; a width must be a number of 0 or more")
+    for name, given in (("positions", positions), ("labels", labels)):
+        if given is not None and not isinstance(given, Mapping):
+            raise TypeError(f"{name} is {type(given).__name__}; it must be a mapping of nodes")
     (axes,) = _panels(ax, 1)
     try:
         import networkx
@@ -221,6 +226,10 @@ def draw_graph_weights(
     for node in graph:
         if node not in placed:
             raise ValueError(f"positions have no place for node {node!r}; every node must have one")
+        _check_place(node, placed[node])
+    for node in labels or {}:
+        if node not in graph:
+            raise ValueError(f"labels name a node {node!r} that is not there; nodes are {_some(list(graph))}")
     networkx.draw_networkx_nodes(graph, placed, node_color=color, ax=axes)
     networkx.draw_networkx_labels(
         graph, placed, names if labels is None else labels, font_color="white", font_size=9, ax=axes
@@ -251,13 +260,14 @@ def _per_head(weights: Tensor | str, trailing: int, batch: int, shape: str) -> T
     """`[H, …]` of one row of the batch, float32 on the CPU."""
     if not isinstance(weights, Tensor):
         raise TypeError(f"weights is {type(weights).__name__}; it must be a tensor {shape}")
+    if weights.is_complex():
+        raise TypeError(f"weights is a tensor of {weights.dtype}; it must hold real numbers")
     if weights.ndim < trailing or 0 in weights.shape:
         raise ValueError(f"weights has shape {list(weights.shape)}; it must be {shape} with something to draw")
     last = tuple(weights.shape[-trailing:])
     heads = weights.shape[-trailing - 1] if weights.ndim > trailing else 1
     rows = weights.detach().float().cpu().reshape(-1, heads, *last)
-    if not 0 <= batch < rows.shape[0]:
-        raise ValueError(f"batch is {batch}; weights have rows 0 to {rows.shape[0] - 1}")
+    require_index(rows.shape[0], batch=batch)
     return rows[batch]
 
 
@@ -282,6 +292,20 @@ def _edge_weights(weights: Tensor | str, edges: Edges, batch: int) -> Tensor:
     return _per_head(weights, 1, batch, "[*B, H, E]")
 
 
+def _check_place(node: object, place: object) -> None:
+    """Raise unless a place is two finite numbers."""
+    try:
+        x, y = (float(number) for number in place)  # type: ignore[attr-defined]
+    except (TypeError, ValueError):
+        x = y = math.nan
+    if not (math.isfinite(x) and math.isfinite(y)):
+        raise ValueError(f"positions has {place!r} for node {node!r}; it must be two finite numbers (x, y)")
+
+
+def _some(nodes: list[Any]) -> str:
+    return ", ".join(map(repr, nodes[:5])) + (", …" if len(nodes) > 5 else "")
+
+
 # ---------------------------------------------------------------------------------------------------- how
 def _panels(ax: Axes | Sequence[Axes] | None, count: int) -> list[Axes]:
     """`count` axes: those given, or those of a new figure, four in a row."""
@@ -291,7 +315,10 @@ def _panels(ax: Axes | Sequence[Axes] | None, count: int) -> list[Axes]:
     except ImportError as error:
         raise ImportError("attnops.viz needs matplotlib: pip install attnops[viz]") from error
     if ax is not None:
-        given = [ax] if isinstance(ax, Axes) else list(ax)
+        given = [ax] if isinstance(ax, Axes) else list(ax) if isinstance(ax, Iterable) else [ax]
+        for each in given:
+            if not isinstance(each, Axes):
+                raise TypeError(f"ax holds {type(each).__name__}; it must hold matplotlib's Axes")
         if len(given) != count:
             raise ValueError(f"ax holds {len(given)} axes; it must hold {count}, one a head")
         return given

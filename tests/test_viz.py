@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import matplotlib
@@ -350,3 +350,40 @@ def test_a_missing_extra_is_named(missing: str, monkeypatch: pytest.MonkeyPatch)
 def test_importing_viz_loads_no_extra() -> None:
     code = "import sys, attnops.viz; print([m for m in ('matplotlib', 'networkx', 'scipy') if m in sys.modules])"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
+
+
+# ---------------------------------------------------------------------------------------------------- arguments
+TRIANGLE = attnops.Edges(torch.tensor([[1, 2, 0], [0, 0, 2]]), 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda: viz.draw_pattern(attnops.Causal(), "3"), "num_queries is '3'; it must be an integer"),
+        (lambda: viz.draw_pattern(attnops.Causal(), 3, 2.5), "num_keys is 2.5; it must be an integer"),
+        (lambda: viz.draw_pattern(attnops.Causal(), 3, batch_size=None), "batch_size is None; it must be an integer"),
+        (lambda: viz.draw_pattern(attnops.Causal(), 3, batch="0"), "batch is '0'; it must be an integer"),
+        (lambda: viz.draw_pattern(attnops.Causal(), 3, coords={}), "coords is dict; it must be a Coords"),
+        (lambda: viz.draw_pattern(attnops.Causal(), 3, ax=3), "ax holds int; it must hold matplotlib's Axes"),
+        (lambda: viz.draw_bias(attnops.ALiBi(2), None, 3), "heads is None; it must be an integer"),
+        (lambda: viz.draw_bias(attnops.ALiBi(2), 2, 3, ax="ab"), "ax holds str; it must hold matplotlib's Axes"),
+        (lambda: viz.draw_weights(torch.ones(3, 3), batch=True), "batch is True; it must be an integer"),
+        (lambda: viz.draw_weights(torch.ones(3, 3, dtype=torch.complex64)), "weights is a tensor of torch.complex64"),
+        (lambda: viz.draw_graph_weights(TRIANGLE, torch.ones(3), head=1.0), "head is 1.0; it must be an integer"),
+        (lambda: viz.draw_graph_weights(TRIANGLE, -torch.ones(3)), "weights hold a negative number"),
+        (lambda: viz.draw_graph_weights(TRIANGLE, torch.ones(3) * torch.nan), "weights hold a negative number, a NaN"),
+        (
+            lambda: viz.draw_graph_weights(TRIANGLE, torch.ones(3), positions=3),
+            "positions is int; it must be a mapping",
+        ),
+        (lambda: viz.draw_graph_weights(TRIANGLE, torch.ones(3), labels=["a"]), "labels is list; it must be a mapping"),
+        (lambda: viz.draw_graph_weights(TRIANGLE, torch.ones(3), labels={7: "a"}), "labels name a node 7 that is not"),
+        (
+            lambda: viz.draw_graph_weights(TRIANGLE, torch.ones(3), positions={0: (0, 0), 1: (0, torch.nan), 2: (1,)}),
+            "positions has .* for node 1; it must be two finite numbers",
+        ),
+    ],
+)
+def test_an_argument_of_a_wrong_kind_is_named(draw: Callable[[], object], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        draw()

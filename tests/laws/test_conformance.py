@@ -246,3 +246,35 @@ def test_the_bound_takes_no_other_infinity_and_no_nan() -> None:
             assert_close_as_reference(wrong, golden, golden.float())
     with pytest.raises(AssertionError, match="shape"):
         assert_close_as_reference(golden[:2], golden, golden)
+
+
+# ------------------------------------------------------------------------------------------------------ arguments
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"heads": "2"}, "heads is '2'; it must be an integer of 1 or more"),
+        ({"heads": 0}, "heads is 0; it must be an integer of 1 or more"),
+        ({"dim": -1}, "dim is -1; it must be an integer of 1 or more"),
+        ({"num_queries": 2.5}, "num_queries is 2.5; it must be an integer of 1 or more"),
+        ({"num_keys": "3"}, "num_keys is '3'; it must be an integer of 1 or more"),
+        ({"coords": {}}, "coords is dict; it must be a Coords or a pair"),
+        ({"coords": (attnops.Coords(),)}, "coords is tuple; it must be a Coords or a pair"),
+        ({"edge": [1]}, "edge is list; it must be a mapping"),
+        ({"edge": {"attr": 1}}, "edge holds int under 'attr'; it must hold tensors"),
+        ({"edge": {1: torch.ones(3)}}, "edge holds Tensor under 1; it must hold tensors"),
+        ({"edge": {"attr": torch.tensor(1.0)}}, r"edge data attr have shape \[\]"),
+    ],
+)
+def test_an_argument_of_a_wrong_kind_is_named(arguments: dict[str, object], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        check_pattern(attnops.Causal(), **arguments)
+
+
+def test_the_bound_names_what_it_cannot_compare() -> None:
+    x = torch.ones(3)
+    with pytest.raises(ValueError, match="kind is 'backward'; it must be one of 'forward', 'gradient', 'parameter'"):
+        assert_close_as_reference(x, x, x, kind="backward")
+    with pytest.raises(TypeError, match=r"golden is a tensor of torch\.int64; it must be a tensor of real numbers"):
+        assert_close_as_reference(x, x.long(), x)
+    with pytest.raises(TypeError, match="got is NoneType"):
+        assert_close_as_reference(None, x, x)
