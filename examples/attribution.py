@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnops.seq import Encoder, SequenceClassifier, TransformerConfig
+from examples.outputs import add_out, save, write_json
 
 THINGS = ("soup", "room", "film", "waiter", "view", "price", "song", "road")
 GOOD, BAD = ("good", "kind", "fine", "lovely"), ("bad", "rude", "dull", "awful")
@@ -140,9 +141,7 @@ def draw(sentences: list[Sentence], parts: Tensor, path: Path) -> None:
     axes.set_xticks([])
     axes.set_title("each word's part in the logit of good over bad")
     figure.colorbar(shown, ax=axes)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save(figure, path)
 
 
 def main(arguments: list[str] | None = None) -> dict[str, float]:
@@ -150,7 +149,7 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
     parser.add_argument("--small", action="store_true", help="a smaller model and fewer steps")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("out/attribution"), help="folder for the picture")
+    add_out(parser, "attribution")
     options = parser.parse_args(arguments)
     try:
         import captum  # noqa: F401
@@ -175,9 +174,11 @@ def main(arguments: list[str] | None = None) -> dict[str, float]:
         print(f"{'good' if each.good else 'bad ':4}  {words}")
     print(f"said rightly: {right:.3f}; the words that decide have the largest parts: {share:.3f}")
     print(f"parts and whole differ by at most {float(missed.abs().max()):.3f} (more steps, less)")
+    figures = {"right": right, "found": share, "missed": float(missed.abs().max())}
+    write_json(options.out / "attribution.json", figures)
     draw(shown, parts[:8], options.out / "attribution.png")
     print(f"drawn in {options.out / 'attribution.png'}")
-    return {"right": right, "found": share, "missed": float(missed.abs().max())}
+    return figures
 
 
 if __name__ == "__main__":

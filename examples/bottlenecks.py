@@ -19,6 +19,7 @@ import torch
 
 from attnops import Causal, SlidingWindow, attend, linear_attend
 from attnops.seq import Decoder, KVCache, LatentConfig, TransformerConfig
+from examples.outputs import add_out, write_json
 
 KINDS = {
     "8 key heads (MHA)": {},
@@ -83,23 +84,30 @@ def bandwidth(held: list[int]) -> dict[str, list[tuple[float, float]]]:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="short texts")
-    small = parser.parse_args(arguments).small
+    add_out(parser, "bottlenecks")
+    chosen = parser.parse_args(arguments)
+    small = chosen.small
     torch.manual_seed(0)
     with torch.inference_mode():
         lengths = [256, 512] if small else [512, 2048, 8192, 16384]
         print("pairs: microseconds a token, 4 heads of 32 channels\n")
         print("| N | " + " | ".join(map(str, lengths)) + " |\n| --- |" + " --: |" * len(lengths))
-        for name, row in pairs(lengths).items():
+        by_length = pairs(lengths)
+        for name, row in by_length.items():
             print(f"| {name} | " + " | ".join(f"{value:.1f}" for value in row) + " |")
         print("\nstate: bytes a token and layer, 8 heads of 32 channels, float32\n")
         print("| cache | bytes |\n| --- | --: |")
-        for name, value in state().items():
+        by_kind = state()
+        for name, value in by_kind.items():
             print(f"| {name} | {value:.0f} |")
         held = [1024, 4096] if small else [2048, 16384, 65536]
         print("\nbandwidth: one new token, 8 heads of 64 channels, milliseconds (gigabytes read a second)\n")
         print("| held tokens | " + " | ".join(map(str, held)) + " |\n| --- |" + " --: |" * len(held))
-        for name, cells in bandwidth(held).items():
+        by_heads = bandwidth(held)
+        for name, cells in by_heads.items():
             print(f"| {name} | " + " | ".join(f"{ms:.2f} ({rate:.1f})" for ms, rate in cells) + " |")
+    figures = {"lengths": lengths, "pairs": by_length, "state": by_kind, "held": held, "bandwidth": by_heads}
+    write_json(chosen.out / "bottlenecks.json", figures)
 
 
 if __name__ == "__main__":

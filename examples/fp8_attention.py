@@ -17,6 +17,7 @@ from torch import Tensor
 
 from attnops import attend
 from attnops.seq import fp8_attend
+from examples.outputs import add_out, write_json
 
 ROWS = {
     "float16": {},
@@ -63,6 +64,7 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="256 tokens")
     parser.add_argument("--seed", type=int, default=0)
+    add_out(parser, "fp8_attention")
     chosen = parser.parse_args(arguments)
     torch.manual_seed(chosen.seed)
     table = measure(heads=2, length=256 if chosen.small else 2048, dim=128)
@@ -70,6 +72,7 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[str, float]]:
     print("| --- |" + " --: |" * len(table))
     for row in ROWS:
         print(f"| {row} | " + " | ".join(f"{table[column][row]:.1e}" for column in table) + " |")
+    write_json(chosen.out / "errors.json", table)
     return table
 
 

@@ -18,9 +18,7 @@ lines say whether it came out so.
 from __future__ import annotations
 
 import argparse
-import json
 import math
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -30,6 +28,7 @@ from torch import Tensor
 from attnops import RotaryScaling
 from attnops.seq import Decoder, Tokenizer, TransformerConfig, causal_lm_loss
 from examples.char_lm import batch, read
+from examples.outputs import add_out, save, write_json
 
 TRAINED = ("sinusoidal", "learned", "rotary", "alibi", "none")
 FACTORS = (1, 2, 4, 8)
@@ -150,9 +149,7 @@ def draw(table: dict[str, dict[int, float | None]], length: int, path: Path) -> 
     axes.set_xticks([f * length for f in FACTORS], [f"{f}L = {f * length}" for f in FACTORS])
     axes.set(xlabel="length read", ylabel="perplexity a character", title=f"trained at L = {length}")
     axes.legend(fontsize="small")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save(figure, path)
 
 
 def main(arguments: list[str] | None = None) -> dict[str, dict[int, float | None]]:
@@ -165,9 +162,7 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[int, float | None
     parser.add_argument("--dim", type=int, default=None)
     parser.add_argument("--layers", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--out", type=Path, default=Path("out/length_extrapolation"), help="folder for picture and JSON"
-    )
+    add_out(parser, "length_extrapolation")
     options = parser.parse_args(arguments)
     options.length = options.length or (8 if options.small else 32)
     options.steps = options.steps or (20 if options.small else 400)
@@ -179,12 +174,8 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[int, float | None
     for name, row in table.items():
         print(f"{name:22}" + "".join(f"{'error':>9}" if v is None else f"{v:9.2f}" for v in row.values()))
     print(*verdicts(table), sep="\n")
-    options.out.mkdir(parents=True, exist_ok=True)
-    part = options.out / ".perplexity.json.part"
-    part.write_text(
-        json.dumps({"length": options.length, "steps": options.steps, "perplexity": table}, indent=1) + "\n"
-    )
-    os.replace(part, options.out / "perplexity.json")
+    kept = {"length": options.length, "steps": options.steps, "perplexity": table}
+    write_json(options.out / "perplexity.json", kept)
     try:
         draw(table, options.length, options.out / "perplexity.png")
         print(f"drawn in {options.out / 'perplexity.png'}")

@@ -22,6 +22,7 @@ from torch import Tensor
 
 from attnops import Causal, Pattern
 from attnops.seq import Encoder, MaskedLanguageModel, Tokenizer, TransformerConfig, mask_tokens, masked_lm_loss
+from examples.outputs import add_out, write_json
 
 LENGTH = 11  # of a palindrome; odd
 
@@ -114,6 +115,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
     parser.add_argument("--text", type=Path, help="a text file of your own")
     parser.add_argument("--steps", type=int)
     parser.add_argument("--seed", type=int, default=0)
+    add_out(parser, "masked_lm")
     chosen = parser.parse_args(arguments)
     steps, rng = chosen.steps or (10 if chosen.small else 300), random.Random(chosen.seed)
     if chosen.text is None:
@@ -134,6 +136,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
     print("gapped        ", "".join("_" if i in places else letter for i, letter in enumerate(kept[0])))
     for name, run in runs.items():
         print(f"{name:14} {fill(run.model, tokenizer, kept[0], places)}")
+    figures = {name: {"right": run.right, "losses": run.losses} for name, run in runs.items()}
+    write_json(chosen.out / "masked_lm.json", figures)
     return runs
 
 

@@ -1,6 +1,6 @@
 """A language model with a mixture of experts: does the load spread, and do experts take to different text?
 
-    python -m examples.moe_lm                        # about a minute; a picture in out/moe_lm.png
+    python -m examples.moe_lm                        # about a minute; drawn in out/moe_lm/load.png
     python -m examples.moe_lm --small                # seconds
     python -m examples.moe_lm --text shakespeare.txt # on your own text
 
@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from attnops.seq import Decoder, ExpertsConfig, TransformerConfig, routings
+from examples.outputs import add_out, save, write_json
 
 KINDS = ("sums", "words", "brackets")
 SCHEMES = {
@@ -108,9 +109,7 @@ def draw(runs: dict[str, Run], path: Path) -> None:
         below.set(xlabel="expert of the last layer", yticks=range(len(KINDS)), yticklabels=KINDS)
         figure.colorbar(picture, ax=below, label="share of choices")
     figure.tight_layout()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=110)
-    pyplot.close(figure)
+    save(figure, path, dpi=110)
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Run]:
@@ -118,7 +117,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
     parser.add_argument("--small", action="store_true", help="a few steps, to see that it runs")
     parser.add_argument("--text", type=Path, help="a text file of your own")
     parser.add_argument("--steps", type=int, default=None)
-    parser.add_argument("--out", type=Path, default=Path("out/moe_lm.png"))
+    add_out(parser, "moe_lm")
     parser.add_argument("--seed", type=int, default=0)
     chosen = parser.parse_args(arguments)
     steps, batch, length = chosen.steps or (8 if chosen.small else 200), 8, 32 if chosen.small else 64
@@ -131,7 +130,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
     ids = torch.tensor([alphabet.index(letter) for letter in text])
     kind_of = torch.tensor([int(kind) for kind in kinds])
 
-    runs = {}
+    runs, kept = {}, {}
     print(f"{'balanced by':16}{'loss':>8}{'busiest / even':>16}{'dead experts':>14}")
     for name, experts in SCHEMES.items():
         torch.manual_seed(chosen.seed)
@@ -142,9 +141,15 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
         late = run.loads[-max(1, steps // 10) :].mean(0)  # [layers, E]
         loss = sum(run.losses[-max(1, steps // 10) :]) / max(1, steps // 10)
         dead = int((late < 0.01).sum())
-        print(f"{name:16}{loss:8.3f}{float(late.max()) * late.shape[-1]:16.2f}{dead:14}")
-    draw(runs, chosen.out)
-    print(f"drawn: {chosen.out}")
+        busiest = float(late.max()) * late.shape[-1]
+        kept[name] = {"loss": loss, "busiest": busiest, "dead": dead, "load": late.tolist()}
+        print(f"{name:16}{loss:8.3f}{busiest:16.2f}{dead:14}")
+    write_json(chosen.out / "moe_lm.json", kept)
+    try:
+        draw(runs, chosen.out / "load.png")
+        print(f"drawn in {chosen.out / 'load.png'}")
+    except ImportError:
+        print("no picture: matplotlib is not installed")
     return runs
 
 

@@ -18,8 +18,6 @@ the head that looks at the needle most, and how much that head gives to the need
 from __future__ import annotations
 
 import argparse
-import json
-import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -30,6 +28,7 @@ from torch import Tensor
 import attnops
 from attnops import Coords
 from attnops.seq import AttentionTemperature, Decoder, TransformerConfig
+from examples.outputs import add_out, save, write_json
 
 FACTORS = (1, 2, 4, 8)
 VALUES, ASKED = 16, 8  # how many values there are, and how many needles a text of the training asks for
@@ -135,9 +134,7 @@ def draw(table: dict[str, dict[int, Found]], length: int, path: Path) -> None:
         axes.set_xticks([f * length for f in FACTORS], [f"{f}L" for f in FACTORS])
         axes.set(title=title, xlabel=f"length, L = {length}")
     every[0].legend(title="temperature")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save(figure, path)
 
 
 def main(arguments: list[str] | None = None) -> dict[str, dict[int, Found]]:
@@ -150,7 +147,7 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[int, Found]]:
     parser.add_argument("--texts", type=int, help="haystacks a length")
     parser.add_argument("--scales", type=float, nargs="+", default=[0.25, 0.5], help="of the temperature")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--out", type=Path, default=Path("out/needle"), help="folder for picture and JSON")
+    add_out(parser, "needle")
     options = parser.parse_args(arguments)
     options.length = options.length or (16 if options.small else 32)
     options.steps = options.steps or (30 if options.small else 600)
@@ -166,11 +163,8 @@ def main(arguments: list[str] | None = None) -> dict[str, dict[int, Found]]:
         cells = (f"{o.right:.3f} H={o.entropy:.2f} p={o.share:.2f}" for o in row.values())
         print(f"{name:18}" + "".join(f"{cell:>24}" for cell in cells))
     print("right values, entropy H (nats) of the head that looks at the needle most, its share p of the needle")
-    options.out.mkdir(parents=True, exist_ok=True)
-    part = options.out / ".needle.json.part"
     plain = {name: {f: asdict(found) for f, found in row.items()} for name, row in table.items()}
-    part.write_text(json.dumps({"length": options.length, "steps": options.steps, "found": plain}, indent=1) + "\n")
-    os.replace(part, options.out / "needle.json")
+    write_json(options.out / "needle.json", {"length": options.length, "steps": options.steps, "found": plain})
     try:
         draw(table, options.length, options.out / "needle.png")
         print(f"drawn in {options.out / 'needle.png'}")

@@ -1,6 +1,6 @@
 """Where the norm stands: gradients of each layer at the start, and training with and without warm-up.
 
-    python -m examples.norm_position            # about a minute; drawn in out/norm_position.png
+    python -m examples.norm_position            # about a minute; drawn in out/norm_position/
     python -m examples.norm_position --small    # seconds
 
 Xiong et al. 2020 (arXiv:2002.04745): after the sum ("post", the 2017 Transformer), gradients at the start are large
@@ -11,7 +11,7 @@ needs none. The same small character model is trained in each way, and what come
 from __future__ import annotations
 
 import argparse
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor
 
 from attnops.seq import Decoder, Tokenizer, TransformerConfig, causal_lm_loss
 from examples.char_lm import TEXT, batch
+from examples.outputs import add_out, save, write_json
 
 PLACES = ("post", "pre", "both")
 
@@ -91,9 +92,7 @@ def draw(outcomes: dict[tuple[str, bool], Outcome], path: Path) -> None:
     right.set(xlabel="step", ylabel="loss")
     left.legend()
     right.legend()
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path, dpi=120)
-    plt.close(figure)
+    save(figure, path)
 
 
 def main(arguments: list[str] | None = None) -> dict[tuple[str, bool], Outcome]:
@@ -102,7 +101,7 @@ def main(arguments: list[str] | None = None) -> dict[tuple[str, bool], Outcome]:
     parser.add_argument("--layers", type=int)
     parser.add_argument("--steps", type=int)
     parser.add_argument("--rate", type=float, default=2e-3, help="the highest learning rate")
-    parser.add_argument("--out", type=Path, default=Path("out/norm_position.png"))
+    add_out(parser, "norm_position")
     options = parser.parse_args(arguments)
     layers = options.layers or (4 if options.small else 6)
     steps = options.steps or (20 if options.small else 100)
@@ -122,9 +121,11 @@ def main(arguments: list[str] | None = None) -> dict[tuple[str, bool], Outcome]:
             for o in (outcomes[place, w] for w in (True, False))
         ]
         print(f"  {place:<5} with warm-up {last[0]:.3f}   without {last[1]:.3f}")
+    plain = [{"place": place, "warm_up": warm, **asdict(each)} for (place, warm), each in outcomes.items()]
+    write_json(options.out / "norm_position.json", plain)
     try:
-        draw(outcomes, options.out)
-        print(f"drawn in {options.out}")
+        draw(outcomes, options.out / "norm_position.png")
+        print(f"drawn in {options.out / 'norm_position.png'}")
     except ImportError:
         print("no picture: matplotlib is not installed")
     return outcomes

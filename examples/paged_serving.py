@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from attnops.seq import Decoder, KVCache, PagedCache, TransformerConfig
+from examples.outputs import add_out, write_json
 
 
 @dataclass
@@ -79,6 +80,7 @@ def main(arguments: list[str] | None = None) -> tuple[Answer, Answer]:
     parser.add_argument("--requests", type=int, default=None)
     parser.add_argument("--new", type=int, default=None, help="tokens to write for each request")
     parser.add_argument("--seed", type=int, default=0)
+    add_out(parser, "paged_serving")
     chosen = parser.parse_args(arguments)
     torch.manual_seed(chosen.seed)
     prefix, longest = (64, 8) if chosen.small else (512, 64)
@@ -105,6 +107,11 @@ def main(arguments: list[str] | None = None) -> tuple[Answer, Answer]:
     ]
     print(f"{'ratio':12}{ratios[0]:8.2f}{ratios[1]:12.2f}{ratios[2]:12.2f}{ratios[3]:10.2f}")
     print("the tokens are the same" if same else "THE TOKENS DIFFER")
+    figures = {
+        name: {"bytes": answer.bytes, "prefill": answer.prefill, "decode": answer.decode}
+        for name, answer in (("contiguous", contiguous), ("paged", paged))
+    }
+    write_json(chosen.out / "paged_serving.json", {**figures, "requests": count, "same_tokens": same})
     return contiguous, paged
 
 

@@ -18,6 +18,7 @@ import gzip
 import itertools
 import random
 import zipfile
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ import torch
 from torch import Tensor
 
 from attnops.seq import EncoderDecoder, Tokenizer, TransformerConfig, generate, sequence_loss
+from examples.outputs import add_out, write_json, write_text
 
 Pair = tuple[str, str]
 
@@ -71,13 +73,17 @@ def read_pairs(arguments: argparse.Namespace) -> list[Pair]:
     if arguments.pairs is not None:
         lines = read_text(arguments.pairs).splitlines()
         pairs = [(parts[0], parts[1]) for line in lines if len(parts := line.split("\t")) >= 2]
-    elif arguments.source is not None and arguments.target is not None:
+    elif arguments.source is not None:
         sides = [read_text(file).splitlines() for file in (arguments.source, arguments.target)]
         if len(sides[0]) != len(sides[1]):
-            raise SystemExit(f"{arguments.source} has {len(sides[0])} lines and {arguments.target} {len(sides[1])}")
+            raise SystemExit(
+                f"error: {arguments.source} has {len(sides[0])} lines and {arguments.target} {len(sides[1])}"
+            )
         pairs = list(zip(*sides, strict=True))
     else:
         pairs = made_up_pairs()
+    if len(pairs[: arguments.limit]) < 20:
+        raise SystemExit(f"error: {len(pairs[: arguments.limit])} pairs are too few; there must be 20 or more")
     pairs = pairs[: arguments.limit]  # before shuffling: files often have the short ones first
     random.Random(arguments.seed).shuffle(pairs)
     return pairs
@@ -85,12 +91,17 @@ def read_pairs(arguments: argparse.Namespace) -> list[Pair]:
 
 def read_text(file: Path) -> str:
     """A text file, gzipped or not, or the largest .txt of a zip."""
-    if file.suffix == ".zip":
-        with zipfile.ZipFile(file) as archive:
-            texts = [info for info in archive.infolist() if info.filename.endswith(".txt")]
-            return archive.read(max(texts, key=lambda info: info.file_size)).decode("utf-8")
-    data = file.read_bytes()
-    return (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8")
+    try:
+        if file.suffix == ".zip":
+            with zipfile.ZipFile(file) as archive:
+                texts = [info for info in archive.infolist() if info.filename.endswith(".txt")]
+                if not texts:
+                    raise ValueError("it holds no .txt")
+                return archive.read(max(texts, key=lambda info: info.file_size)).decode("utf-8")
+        data = file.read_bytes()
+        return (gzip.decompress(data) if file.suffix == ".gz" else data).decode("utf-8")
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile, zlib.error) as error:
+        raise SystemExit(f"error: {file} cannot be read: {error}") from None
 
 
 def batches(pairs: list[Pair], tokenizer: Tokenizer, size: int, seed: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -175,7 +186,10 @@ def main(arguments: list[str] | None = None) -> Outcome:
     parser.add_argument("--beams", type=int, default=4)
     parser.add_argument("--vocabulary", type=int, default=3000, help="subwords, for files")
     parser.add_argument("--seed", type=int, default=0)
+    add_out(parser, "translate")
     chosen = parser.parse_args(arguments)
+    if (chosen.source is None) != (chosen.target is None):
+        parser.error("--source and --target go together")
     made_up = chosen.pairs is None and chosen.source is None
     steps = chosen.steps or (12 if chosen.small else 400)
 
@@ -214,6 +228,9 @@ def main(arguments: list[str] | None = None) -> Outcome:
         print("chrF and BLEU need sacrebleu: pip install sacrebleu")
     for (source, target), text in list(zip(kept, written, strict=True))[:6]:
         print(f"  {source}  →  {text}" + ("" if text == target else f"   (right: {target})"))
+    write_json(chosen.out / "scores.json", {"steps": steps, "pairs": len(training), "scores": results})
+    rows = (f"{source}\t{text}\t{target}" for (source, target), text in zip(kept, written, strict=True))
+    write_text(chosen.out / "translations.tsv", "source\twritten\tright\n" + "\n".join(rows) + "\n")
     return Outcome(losses, results, model, tokenizer)
 
 

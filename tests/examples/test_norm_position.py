@@ -12,8 +12,8 @@ pytest.importorskip("matplotlib")
 
 
 def test_gradients_and_losses_are_those_of_the_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outcomes = norm_position.main(["--small", "--steps", "10", "--out", str(tmp_path / "norm.png")])
-    assert (tmp_path / "norm.png").stat().st_size > 10_000
+    outcomes = norm_position.main(["--small", "--steps", "10", "--out", str(tmp_path)])
+    assert (tmp_path / "norm_position.png").stat().st_size > 10_000
     assert "last / first" in capsys.readouterr().out
     post, pre = (outcomes[place, True].gradients for place in ("post", "pre"))
     assert post[-1] / post[0] > 1.15 * pre[-1] / pre[0]

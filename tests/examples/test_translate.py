@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 import zipfile
 from pathlib import Path
 
@@ -21,11 +22,16 @@ def test_the_grammar_agrees() -> None:
     assert pairs["they paint the hats"] == "ellos pintan los sombreros"
 
 
-def test_a_small_run(capsys: pytest.CaptureFixture[str]) -> None:
-    outcome = translate.main(["--small"])
+def test_a_small_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    outcome = translate.main(["--small", "--out", str(tmp_path)])
     assert outcome.losses[-1] < outcome.losses[0] - 0.3
     assert outcome.scores.keys() == {"greedy", "beams"}
     assert all(0 <= score["exact"] <= 1 for score in outcome.scores.values())
+    assert json.loads((tmp_path / "scores.json").read_text())["scores"] == outcome.scores
+    rows = [row.split("\t") for row in (tmp_path / "translations.tsv").read_text().splitlines()]
+    assert rows[0] == ["source", "written", "right"] and len(rows) == 9
+    pairs = dict(translate.made_up_pairs())
+    assert all(pairs[source] == right for source, _, right in rows[1:])
     printed = capsys.readouterr().out
     assert "3160 pairs to learn, 200 kept aside" in printed
     assert ("chrF" in outcome.scores["beams"]) != ("pip install sacrebleu" in printed)
@@ -59,13 +65,40 @@ def test_pairs_from_files(kind: str, tmp_path: Path) -> None:
             text = "\n".join(line.split("\t")[column] for line in lines)
             (tmp_path / f"{side}.gz").write_bytes(gzip.compress(text.encode()))
             named += [f"--{side}", str(tmp_path / f"{side}.gz")]
-    outcome = translate.main(["--small", "--steps", "2", "--vocabulary", "280", *named])
+    outcome = translate.main(["--small", "--steps", "2", "--vocabulary", "280", "--out", str(tmp_path), *named])
     assert outcome.tokenizer.vocab_size <= 280
     assert outcome.tokenizer.decode(outcome.tokenizer.encode("frase 7")) == "frase 7"
 
 
-def test_files_of_different_lengths_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "a").write_text("one\ntwo")
-    (tmp_path / "b").write_text("eins")
-    with pytest.raises(SystemExit, match=r"a has 2 lines and .*b 1"):
-        translate.main(["--source", str(tmp_path / "a"), "--target", str(tmp_path / "b")])
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        (["--source", "a", "--target", "b"], "error: a has 2 lines and b 1"),
+        (["--pairs", "none"], "error: none cannot be read"),
+        (["--pairs", "cut.gz"], "error: cut.gz cannot be read"),
+        (["--pairs", "no.zip"], "error: no.zip cannot be read"),
+        (["--pairs", "empty.zip"], "error: empty.zip cannot be read: it holds no .txt"),
+        (["--pairs", "bytes"], "error: bytes cannot be read"),
+        (["--pairs", "a"], "error: 0 pairs are too few"),
+    ],
+    ids=lambda x: "" if isinstance(x, str) else x[-1],
+)
+def test_files_that_cannot_be_learnt_from(
+    named: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a").write_text("one\ntwo")
+    Path("b").write_text("eins")
+    Path("cut.gz").write_bytes(gzip.compress(b"one\teins\n" * 100)[:-12])
+    Path("no.zip").write_bytes(b"no zip")
+    Path("bytes").write_bytes(b"\xff\xfe")
+    zipfile.ZipFile("empty.zip", "w").close()
+    with pytest.raises(SystemExit) as stop:
+        translate.main(named)
+    assert str(stop.value).startswith(message)
+
+
+def test_a_source_without_a_target_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        translate.main(["--source", "a", "--out", str(tmp_path)])
+    assert "--source and --target go together" in capsys.readouterr().err

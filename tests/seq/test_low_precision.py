@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -60,9 +63,10 @@ def test_it_is_attention_but_for_rounding() -> None:
     assert torch.equal(found[1], torch.zeros_like(found[1]))  # nobody to attend
 
 
-def test_the_error_table_has_the_published_direction() -> None:
+def test_the_error_table_has_the_published_direction(tmp_path: Path) -> None:
     """FlashAttention-3's: rotated 8-bit attention far below plain where there are outliers, and no worse without."""
-    table = fp8_attention.main(["--small"])
+    table = fp8_attention.main(["--small", "--out", str(tmp_path)])
+    assert json.loads((tmp_path / "errors.json").read_text()) == table
     plain, rotated = "fp8, a scale a block", "fp8, a scale a block, rotated"
     assert table["with outliers"][rotated] < 0.9 * table["with outliers"][plain]
     assert table["wide channels"][rotated] < 0.5 * table["wide channels"][plain]
