@@ -99,7 +99,9 @@ def measure(options: argparse.Namespace) -> dict[str, dict[int, float | None]]:
         return {f: score(model, held_out, f * length, length // 2, longest) if f <= reach else None for f in FACTORS}
 
     for position in TRAINED:
-        config = replace(plain, position=position)
+        # As in 2017: beside sines of size 1, vectors of a token as small as they begin would not be heard.
+        scale = options.dim**0.5 if position == "sinusoidal" else None
+        config = replace(plain, position=position, embedding_scale=scale)
         model = train(config, trained, options.steps, options.rows, length, options.seed)
         # A learned table ends at L: what lies past it is an error that says so.
         table[position] = curve(model, reach=1 if position == "learned" else FACTORS[-1])

@@ -47,7 +47,13 @@ class Run:
 
 
 def train(
-    tokenizer: Tokenizer, texts: list[str], kept: list[str], pattern: Pattern | None, steps: int, seed: int
+    tokenizer: Tokenizer,
+    texts: list[str],
+    kept: list[str],
+    pattern: Pattern | None,
+    position: str,
+    steps: int,
+    seed: int,
 ) -> Run:
     """An encoder with a head for masked tokens, trained on random batches of `texts` and tried on those kept."""
     torch.manual_seed(seed)
@@ -57,7 +63,7 @@ def train(
         layers=2,
         heads=4,
         activation="gelu",
-        position="learned",
+        position=position,
         max_length=max(map(len, texts + kept)),
         pattern=pattern,
     )
@@ -119,17 +125,19 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
     chosen = parser.parse_args(arguments)
     steps, rng = chosen.steps or (10 if chosen.small else 300), random.Random(chosen.seed)
     if chosen.text is None:
+        position = "learned"  # a mirror stands where it stands
         texts, kept = palindromes(200 if chosen.small else 20000, rng), palindromes(300, rng)
         tokenizer = Tokenizer.characters(texts)
     else:
         whole = chosen.text.read_text(encoding="utf-8")
         tokenizer, cut = Tokenizer.characters(whole), len(whole) * 9 // 10
+        position = "rotary"  # what stands beside a gap tells most
         many, few = (200, 64) if chosen.small else (5000, 640)
         texts, kept = windows(whole[:cut], 64, many, rng), windows(whole[cut:], 64, few, rng)
     runs = {}
     print(f"{'a token sees':14}{'loss':>8}{'gaps filled rightly':>22}")
     for name, pattern in (("both sides", None), ("the left", Causal())):
-        run = runs[name] = train(tokenizer, texts, kept, pattern, steps, chosen.seed)
+        run = runs[name] = train(tokenizer, texts, kept, pattern, position, steps, chosen.seed)
         late = run.losses[-max(1, steps // 10) :]
         print(f"{name:14}{sum(late) / len(late):8.3f}{run.right:22.3f}")
     places = [1, 4, 7]

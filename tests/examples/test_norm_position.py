@@ -12,7 +12,7 @@ pytest.importorskip("matplotlib")
 
 
 def test_gradients_and_losses_are_those_of_the_place(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    outcomes = norm_position.main(["--small", "--steps", "10", "--out", str(tmp_path)])
+    outcomes = norm_position.main(["--small", "--layers", "8", "--steps", "10", "--out", str(tmp_path)])
     assert (tmp_path / "norm_position.png").stat().st_size > 10_000
     assert "last / first" in capsys.readouterr().out
     post, pre = (outcomes[place, True].gradients for place in ("post", "pre"))
