@@ -1,4 +1,4 @@
-"""The layers under torch-geometric's own tools: containers, loaders, compile, autocast, explainers."""
+"""The layers under torch-geometric's own tools: containers, loaders, compile, autocast."""
 
 from __future__ import annotations
 
@@ -12,11 +12,9 @@ import torch
 from torch import Tensor, nn
 
 import attnops.graph
-from attnops.graph import GATConv, GATv2Conv, RGATConv, TransformerConv
 
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed")
 from torch_geometric.data import Data, HeteroData  # noqa: E402
-from torch_geometric.explain import AttentionExplainer, Explainer, GNNExplainer  # noqa: E402
 from torch_geometric.loader import DataLoader  # noqa: E402
 
 NAMES = ["GATConv", "GATv2Conv", "TransformerConv"]
@@ -199,83 +197,3 @@ def test_autocast(name: str) -> None:
         out.float().square().sum().backward()
     assert (out.float() - exact).abs().max() <= 2 * (expected.float() - exact).abs().max() + 2e-2
     assert all(p.grad is None or (p.grad.dtype == torch.float32 and p.grad.isfinite().all()) for p in ours.parameters())
-
-
-# ------------------------------------------------------------------------------------------------ explainers
-def explain(model: nn.Module, algorithm: Any, **options: Any) -> Any:
-    x, edges = graph()
-    explainer = Explainer(
-        model, algorithm, explanation_type="model", edge_mask_type="object",
-        model_config={"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}, **options,
-    )  # fmt: skip
-    torch.manual_seed(0)
-    return explainer(x, edges, index=int(edges[1, 0]))
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("reduce", ["max", "mean"])
-def test_attention_explainer(name: str, reduce: str) -> None:
-    theirs, ours = both(name)
-    found, expected = explain(ours, AttentionExplainer(reduce)), explain(theirs, AttentionExplainer(reduce))
-    torch.testing.assert_close(found.edge_mask, expected.edge_mask)
-    assert not ours.first._message_forward_hooks
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("loops", [False, True])
-def test_gnn_explainer(name: str, loops: bool) -> None:
-    """The same masks after the same steps; afterwards the layers run as before."""
-    options = {} if name == "TransformerConv" else {"add_self_loops": loops}
-    theirs, ours = both(name, **options)
-    found, expected = (
-        explain(model.double().float(), GNNExplainer(epochs=20), node_mask_type="attributes")
-        for model in (ours, theirs)
-    )
-    torch.testing.assert_close(found.edge_mask, expected.edge_mask, rtol=1e-3, atol=1e-4)
-    torch.testing.assert_close(found.node_mask, expected.node_mask, rtol=1e-3, atol=1e-4)
-    x, edges = graph()
-    torch.testing.assert_close(ours(x, edges), theirs(x, edges))
-    assert not ours.first.watched and found.edge_mask.abs().sum() > 0
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_an_edge_mask(name: str) -> None:
-    """Messages are scaled after the softmax, loops that the layer adds are not; the gradient reaches the mask."""
-    from torch_geometric.explain.algorithm.utils import clear_masks, set_masks
-
-    theirs, ours = both(name)
-    x, edges = graph()
-    results = []
-    for model in (theirs, ours):
-        mask = nn.Parameter(torch.linspace(-2, 2, edges.shape[1]))
-        set_masks(model, mask, edges)
-        out = model(x, edges)
-        out.square().sum().backward()
-        results.append((out, mask.grad))
-        clear_masks(model)
-    torch.testing.assert_close(*(tuple(pair) for pair in results), rtol=1e-4, atol=1e-5)
-    set_masks(ours, torch.ones(3), edges)  # of another graph
-    with pytest.raises(ValueError, match=r"the edge mask is of .* edges; the layer has .* messages"):
-        ours(x, edges)
-    clear_masks(ours)
-    ours.first.explain = True
-    with pytest.raises(ValueError, match="the layer has explain=True, but no edge mask was set"):
-        ours(x, edges)
-
-
-def test_message_hooks() -> None:
-    """A hook sees the messages and may give others; with none left, nothing is made one by one."""
-    x, edges = graph()
-    for layer, more in ((GATConv(4, 3), []), (GATv2Conv(4, 3), []), (TransformerConv(4, 3), []),
-                        (RGATConv(4, 3, 2), [torch.zeros_like(edges[0])])):  # fmt: skip
-        expected = layer(x, edges, *more)
-        seen: list[Tensor] = []
-        handle = layer.register_message_forward_hook(lambda m, kw, out, seen=seen: seen.append(out))
-        torch.testing.assert_close(layer(x, edges, *more), expected)
-        assert seen[0].shape[1:] == (1, 3)
-        handle.remove()
-        twice = layer.register_message_forward_hook(lambda m, kw, out: 0 * out)
-        other = layer(x, edges, *more)
-        assert not torch.allclose(other, expected)
-        twice.remove()
-        assert torch.equal(layer(x, edges, *more), expected) and not layer.watched
