@@ -131,29 +131,6 @@ def test_batches_of_a_data_loader(name: str) -> None:
         nn.functional.cross_entropy(pooled[:, :2], batch.y).backward()
 
 
-def test_a_neighbor_loader() -> None:
-    """Sampled batches, where torch-geometric can sample; their renumbered edges are edges like any others."""
-    typing = pytest.importorskip("torch_geometric.typing")
-    if not (typing.WITH_PYG_LIB or typing.WITH_TORCH_SPARSE):
-        pytest.skip("torch-geometric samples neighbours with pyg-lib or torch-sparse, and neither is installed")
-    from torch_geometric.loader import NeighborLoader
-
-    x, edges = graph(30, 200)
-    theirs, ours = both("GATConv")
-    for batch in NeighborLoader(Data(x=x, edge_index=edges), num_neighbors=[5, 5], batch_size=10):
-        torch.testing.assert_close(ours(batch.x, batch.edge_index), theirs(batch.x, batch.edge_index))
-
-
-def test_a_sampled_subgraph() -> None:
-    """What a neighbour sampler gives, taken by `k_hop_subgraph`: the rows of the seeds are those of the whole graph."""
-    from torch_geometric.utils import k_hop_subgraph
-
-    x, edges = graph(30, 60)
-    _, ours = both("GATv2Conv")
-    subset, inner, seeds, _ = k_hop_subgraph(torch.tensor([3, 8]), 2, edges, relabel_nodes=True, num_nodes=30)
-    torch.testing.assert_close(ours(x[subset], inner)[seeds], ours(x, edges)[subset][seeds])
-
-
 def test_hetero_batches() -> None:
     """`HGTConv` over batches of `HeteroData`, in which types and relations may be missing."""
     from torch_geometric.loader import DataLoader
