@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -157,7 +159,7 @@ def _rotate(division: Division, priors: Priors, query: Tensor, key: Tensor) -> t
     sides = division.local, division.keys[rank]
     flat = resolve_coords(sides, batch, query.shape[-2], key.shape[-2], query.device)
     shapes = query.shape, key.shape
-    query, key = (x.reshape(-1, *x.shape[-3:]) for x in (query, key))
+    query, key = (x.reshape(math.prod(batch), *x.shape[-3:]) for x in (query, key))  # a rank may hold no tokens
     for term in priors.rotations:
         if isinstance(term, Rotary) and term.depends_on_length:
             length = _longest(division, query.shape[0])
