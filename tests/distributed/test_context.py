@@ -233,7 +233,9 @@ def test_exchanged_heads_equal_one_process(ranks: Any, name: str) -> None:
     ranks(equal, name, 13, "zigzag" if world == 2 else "contiguous", "all_to_all", world=world)
 
 
-@pytest.mark.parametrize("name", ["causal", "alibi", "documents", "tensor bias", "padding", "rotary", "rotary by length"])
+@pytest.mark.parametrize(
+    "name", ["causal", "alibi", "documents", "tensor bias", "padding", "rotary", "rotary by length"]
+)
 @pytest.mark.parametrize("lengths", [(5, 0, 8), (0, 0, 13), (1, 11, 1)])
 def test_ranks_may_hold_any_number_of_tokens_and_none(ranks: Any, name: str, lengths: tuple[int, ...]) -> None:
     ranks(equal, name, 13, "contiguous", "ring", torch.float32, lengths, world=3)
