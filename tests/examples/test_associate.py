@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import pairwise
 
 import hypothesis
@@ -142,3 +143,20 @@ def test_true_pairs_are_the_nearest_in_their_slots() -> None:
     # Each to the next of the other view, and each to the next of its own though the other saw the same in between;
     # 0 to 3 is neither's nearest.
     assert found == {(0, 1), (1, 2), (2, 3), (0, 2), (1, 3)}
+
+
+def test_tracklets_have_no_object_each_for_the_search_for_garbage_to_go_through() -> None:
+    recording = _recording([("abc"[n % 3], 2 * n, 1) for n in range(300)])
+    source, target = np.arange(299), np.arange(1, 300)
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        groups = Identities(recording)
+        tried = groups.copy()
+        assert all(tried.join(a, b) for a, b in zip(source.tolist(), target.tolist(), strict=True))
+        assert len(gc.get_objects()) - before < 100
+    finally:
+        gc.enable()
+    assert len(set(tried.labels().tolist())) == 1 and len(set(groups.labels().tolist())) == 300
+    groups.become(tried)
+    assert groups.labels().tolist() == [0] * 300

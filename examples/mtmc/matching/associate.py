@@ -33,10 +33,12 @@ def associate(
     begin with (default: all alone); they grow.
     """
     identities = identities or Identities(recording)
+    useful = np.flatnonzero(gain > 0)
+    source, target, gain = source[useful], target[useful], gain[useful]
     slots = slots_of(recording, source, target)
-    ways = [way(identities.copy(), source, target, slots, gain) for way in (_assigned, _greedy)]
-    for edge in max(ways, key=lambda edges: float(gain[edges].sum())):
-        identities.join(int(source[edge]), int(target[edge]))
+    ways = [(own := identities.copy(), way(own, source, target, slots, gain)) for way in (_assigned, _greedy)]
+    grown, _ = max(ways, key=lambda way: float(gain[way[1]].sum()))
+    identities.become(grown)
     return identities.labels()
 
 
@@ -50,8 +52,9 @@ def _assigned(
     entered = np.zeros(len(slots.owner_in), dtype=bool)
     while len(useful):
         picked = useful[assign(slots.out_of[useful], slots.into[useful], gain[useful])]
-        allowed = [e for e in picked[np.argsort(-gain[picked], kind="stable")].tolist()
-                   if identities.join(int(source[e]), int(target[e]))]  # fmt: skip
+        best_first = picked[np.argsort(-gain[picked], kind="stable")]
+        ends = zip(best_first.tolist(), source[best_first].tolist(), target[best_first].tolist(), strict=True)
+        allowed = [edge for edge, a, b in ends if identities.join(a, b)]
         joined += allowed
         left[slots.out_of[allowed]] = entered[slots.into[allowed]] = True
         if len(allowed) == len(picked):
@@ -66,58 +69,77 @@ def _greedy(
 ) -> list[int]:
     """The best links first, whatever they cost others."""
     joined: list[int] = []
-    left, entered = set[int](), set[int]()
+    left, entered = bytearray(len(slots.owner_out)), bytearray(len(slots.owner_in))
     useful = np.flatnonzero(gain > 0)
-    for edge in useful[np.argsort(-gain[useful], kind="stable")].tolist():
-        out, into = int(slots.out_of[edge]), int(slots.into[edge])
-        if out not in left and into not in entered and identities.join(int(source[edge]), int(target[edge])):
-            left.add(out)
-            entered.add(into)
+    useful = useful[np.argsort(-gain[useful], kind="stable")]
+    columns = (x[useful].tolist() for x in (slots.out_of, slots.into, source, target))
+    for edge, out, into, a, b in zip(useful.tolist(), *columns, strict=True):
+        if not left[out] and not entered[into] and identities.join(a, b):
+            left[out] = entered[into] = 1
             joined.append(edge)
     return joined
 
 
 def assign(source: NDArray[np.int64], target: NDArray[np.int64], gain: NDArray[np.float64]) -> NDArray[np.int64]:
     """The edges (by number) of the best one-to-one assignment; solved apart wherever the candidates fall apart."""
+    if not len(gain):
+        return np.zeros(0, dtype=np.int64)
     _, left = np.unique(source, return_inverse=True)
     _, right = np.unique(target, return_inverse=True)
     n, m = int(left.max()) + 1, int(right.max()) + 1
     both = coo_matrix((np.ones(len(gain)), (left, n + right)), shape=(n + m, n + m))
     count, part = connected_components(both, directed=False)
-    order = np.argsort(part[left], kind="stable")
-    edges = np.split(order, np.searchsorted(part[left][order], np.arange(1, count)))
-    picked = []
-    for own in edges:
-        if len(own) == 1:
-            picked.append(own)
-            continue
-        if (left[own] == left[own[0]]).all() or (right[own] == right[own[0]]).all():
-            picked.append(own[[gain[own].argmax()]])  # all want one and the same: the best has it
-            continue
-        _, i = np.unique(left[own], return_inverse=True)
-        _, j = np.unique(right[own], return_inverse=True)
-        value = np.zeros((int(i.max()) + 1, int(j.max()) + 1))  # 0: nobody
-        number = np.full(value.shape, -1, dtype=np.int64)
-        value[i, j], number[i, j] = gain[own], own
-        rows, columns = linear_sum_assignment(value, maximize=True)
-        chosen = number[rows, columns]
-        picked.append(chosen[chosen >= 0])
-    return np.concatenate(picked) if picked else np.zeros(0, dtype=np.int64)
+    own = part[left]
+    ends = [np.bincount(part[k : k + size], minlength=count) for k, size in ((0, n), (n, m))]
+    # Where all want one and the same, the best has it.
+    star = np.minimum(*ends)[own] == 1
+    order = np.lexsort((-gain, own))
+    order = order[star[order]]
+    picked = [order[np.diff(own[order], prepend=-1) != 0]]
+    order = np.flatnonzero(~star)
+    order = order[np.argsort(own[order], kind="stable")]
+    for among in np.split(order, np.flatnonzero(np.diff(own[order])) + 1):
+        if len(among):
+            picked.append(_best(left[among], right[among], gain[among], among))
+    return np.concatenate(picked)
+
+
+def _best(left: Chosen, right: Chosen, gain: NDArray[np.float64], number: Chosen) -> Chosen:
+    """Of edges that hang together, the numbers of those that the best assignment takes."""
+    _, i = np.unique(left, return_inverse=True)
+    _, j = np.unique(right, return_inverse=True)
+    value = np.zeros((int(i.max()) + 1, int(j.max()) + 1))  # 0: nobody
+    edge = np.full(value.shape, -1, dtype=np.int64)
+    value[i, j], edge[i, j] = gain, number
+    chosen: Chosen = edge[linear_sum_assignment(value, maximize=True)]
+    return chosen[chosen >= 0]
 
 
 class Identities:
-    """Groups of tracklets that may grow together unless two of one camera would be there at once."""
+    """Groups of tracklets that may grow together unless two of one camera would be there at once.
+
+    ``group`` leads to the tracklet that stands for all, ``ring`` from each to another of its group and round. Plain
+    lists: an object for each would be gone through, again and again, by the interpreter's search for garbage.
+    """
 
     def __init__(self, recording: Recording) -> None:
-        cameras = {name: n for n, name in enumerate(recording.network.cameras)}
-        self.group = list(range(len(recording.tracklets)))
-        self.spans = [[(cameras[t.camera], t.time_in, t.time_out)] for t in recording.tracklets]
+        number = {name: n for n, name in enumerate(recording.network.cameras)}
+        self.count = len(recording.tracklets)
+        self.camera = [number[t.camera] for t in recording.tracklets]
+        # Times side by side in memory, wherever the tracklets' own lie.
+        self.time_in = np.array([t.time_in for t in recording.tracklets], dtype=np.float64).tolist()
+        self.time_out = np.array([t.time_out for t in recording.tracklets], dtype=np.float64).tolist()
+        self.group, self.ring = list(range(self.count)), list(range(self.count))
 
     def copy(self) -> Identities:
         """The same groups, to try what may grow together."""
         other = copy.copy(self)
-        other.group, other.spans = list(self.group), list(self.spans)
+        other.group, other.ring = list(self.group), list(self.ring)
         return other
+
+    def become(self, other: Identities) -> None:
+        """What a copy of it has grown to."""
+        self.group, self.ring = other.group, other.ring
 
     def find(self, n: int) -> int:
         """The group of a tracklet."""
@@ -129,18 +151,31 @@ class Identities:
     def join(self, a: int, b: int) -> bool:
         """Join the groups of two tracklets; False where they are one already or two would be seen at once."""
         a, b = self.find(a), self.find(b)
-        if a == b or any(_at_once(x, y) for x in self.spans[a] for y in self.spans[b]):
+        if a == b or self._meet(a, b):
             return False
         self.group[b] = a
-        self.spans[a] = self.spans[a] + self.spans[b]  # a new list: copies keep theirs
+        self.ring[a], self.ring[b] = self.ring[b], self.ring[a]  # two rings become one
         return True
+
+    def _meet(self, a: int, b: int) -> bool:
+        """Whether two of one camera would be there at once."""
+        ring, camera, time_in, time_out = self.ring, self.camera, self.time_in, self.time_out
+        x = a
+        while True:
+            here, start, end = camera[x], time_in[x], time_out[x]
+            y = b
+            while True:
+                if camera[y] == here and start <= time_out[y] and time_in[y] <= end:
+                    return True
+                y = ring[y]
+                if y == b:
+                    break
+            x = ring[x]
+            if x == a:
+                return False
 
     def labels(self) -> NDArray[np.int64]:
         """Identities numbered in the order of their first tracklets."""
-        roots = [self.find(n) for n in range(len(self.group))]
+        roots = [self.find(n) for n in range(self.count)]
         number = {root: n for n, root in enumerate(dict.fromkeys(roots))}
         return np.array([number[root] for root in roots], dtype=np.int64)
-
-
-def _at_once(x: tuple[int, float, float], y: tuple[int, float, float]) -> bool:
-    return x[0] == y[0] and x[1] <= y[2] and y[1] <= x[2]

@@ -103,10 +103,6 @@ class Body:
         self.persons = [person]
         self.tracklets: list[Live] = []
 
-    def spans(self, cameras: dict[str, int]) -> list[tuple[int, float, float]]:
-        """Camera, start and end of each; to the end of time where it is in view."""
-        return [(cameras[t.camera], t.time_in, t.time_out if t.ended else np.inf) for t in self.tracklets]
-
     def swallow(self, other: Body) -> None:
         """Both are one."""
         self.tracklets = other.tracklets + self.tracklets

@@ -295,7 +295,8 @@ class OnlineTracker:
                 gain = given.prior.log_odds(pairs) - self.tau
         else:
             gain = match(self.matcher, given).gain.double().numpy() - self.tau
-        chains = Chains(nodes, [self._spans(t) for t in nodes])
+        may = np.unique([pairs.source[may_join], pairs.target[may_join]])
+        chains = Chains(nodes, may.tolist(), self._index)
         associate(recording, pairs.source[may_join], pairs.target[may_join], gain[may_join], chains)
         place = {(a, b): n for n, (a, b) in enumerate(zip(pairs.source.tolist(), pairs.target.tolist(), strict=True))}
         joins: dict[Live, list[Join]] = {}
@@ -354,11 +355,6 @@ class OnlineTracker:
             for link in self._into[camera]:
                 low, high = link.window
                 yield from self._memory[link.source].between(first - high, last - low, link.measure == "enter")
-
-    def _spans(self, tracklet: Live) -> list[tuple[int, float, float]]:
-        if tracklet.person is not None:
-            return tracklet.person.body.spans(self._index)
-        return [(self._index[tracklet.camera], tracklet.time_in, tracklet.time_out if tracklet.ended else np.inf)]
 
     def _settle(self, due: list[Live], joins: dict[Live, list[Join]]) -> None:
         """Decide those who are due, and whomever they follow: all who belong together at once."""
@@ -447,22 +443,51 @@ class Join:
 
 
 class Chains(Identities):
-    """Identities that go on from those given before, and who was joined to whom."""
+    """Identities that go on from those given before, and who was joined to whom.
 
-    def __init__(self, nodes: list[Live], spans: list[list[tuple[int, float, float]]]) -> None:
-        self.group, self.spans = list(range(len(nodes))), spans
+    ``asked`` are the numbers of those of ``nodes`` that may be joined to others: of these, where their identities were
+    is known too.
+    """
+
+    def __init__(self, nodes: list[Live], asked: list[int], cameras: dict[str, int]) -> None:
+        self.count = len(nodes)
+        self.camera = [cameras[t.camera] for t in nodes]
+        self.time_in = [t.time_in for t in nodes]
+        self.time_out = [t.time_out if t.ended else np.inf for t in nodes]
+        self.group, self.ring = list(range(self.count)), list(range(self.count))
         self.joins: list[tuple[int, int]] = []
-        first: dict[Body, int] = {}
-        for n, tracklet in enumerate(nodes):
-            if tracklet.person is not None:
-                self.group[n] = first.setdefault(tracklet.person.body, n)
+        place = {t: n for n, t in enumerate(nodes)}
+        bodies: dict[Body, dict[Live, None]] = {}
+        for n in asked:
+            person = nodes[n].person
+            if person is not None:  # its body may have forgotten it
+                bodies.setdefault(person.body, dict.fromkeys(person.body.tracklets))[nodes[n]] = None
+        for tracklets in bodies.values():
+            own = [place[t] if t in place else self._beside(t, cameras) for t in tracklets]
+            for n, following in zip(own, [*own[1:], own[0]], strict=True):
+                self.group[n], self.ring[n] = own[0], following
+
+    def _beside(self, tracklet: Live, cameras: dict[str, int]) -> int:
+        """Somebody who is no node any more, but of an identity that is."""
+        self.camera.append(cameras[tracklet.camera])
+        self.time_in.append(tracklet.time_in)
+        self.time_out.append(tracklet.time_out if tracklet.ended else np.inf)
+        self.group.append(len(self.group))
+        self.ring.append(len(self.ring))
+        return len(self.ring) - 1
 
     def copy(self) -> Chains:
-        """The same, to try what may grow together: what is tried is not remembered."""
+        """The same, to try what may grow together."""
         other = super().copy()
         assert isinstance(other, Chains)
-        other.joins = []
+        other.joins = list(self.joins)
         return other
+
+    def become(self, other: Identities) -> None:
+        """What a copy of it has grown to, and by which joins."""
+        assert isinstance(other, Chains)
+        super().become(other)
+        self.joins = other.joins
 
     def join(self, a: int, b: int) -> bool:
         """As it does; and remembers."""
