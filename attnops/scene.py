@@ -104,12 +104,7 @@ class Scene:
                 self.subject.rotate(self.flat(self.query), self.flat(self.key), (placed[0], placed[1]))
         query = _learning(filled[0])
         self.sides = (query, query if filled[0] is filled[1] else _learning(filled[1]))
-        self.edges = Edges(
-            self.edges.edge_index,
-            self.edges.num_queries,
-            self.edges.num_keys,
-            **_learning(Coords()._replace(data)).data,
-        )
+        self.edges = self.edges.with_data(**_learning(Coords()._replace(data)).data)
 
     def _integers(self, *shape: int) -> Tensor:
         return torch.randint(0, 2, shape, generator=self.random)

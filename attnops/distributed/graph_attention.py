@@ -12,7 +12,6 @@ from attnops.distributed.agreement import agree
 from attnops.distributed.exchange import exchange, group_refusal, needs_gradient, refuse
 from attnops.distributed.faults import lost_ranks
 from attnops.distributed.halo import HaloPlan
-from attnops.graph.edge_cache import with_data
 from attnops.operator import attend
 from attnops.patterns import BlockMask, Edges, GlobalTokens, Mask, Padding, Pattern
 from attnops.scores import Score
@@ -87,7 +86,7 @@ def graph_attend(
         if edge_data is not None:
             if not isinstance(edge_data, Mapping):
                 raise TypeError(f"edge_data is {type(edge_data).__name__}; it must be a dict of tensors by name")
-            edges = with_data(plan.edges, **{**plan.edges.data, **edge_data})
+            edges = plan.edges.with_data(**edge_data)
         same |= {
             "dtype": key.dtype,
             "batch": list(key.shape[:-3]),

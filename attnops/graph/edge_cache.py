@@ -7,7 +7,6 @@ An edit in place that goes around the counter (through numpy or `.data`) is not 
 
 from __future__ import annotations
 
-import copy
 import threading
 import weakref
 from collections.abc import Callable, Hashable, Sequence
@@ -118,20 +117,10 @@ def edges_over(edge_index: Tensor, num_queries: int, num_keys: int, **data: Tens
     if not keeps(edge_index):
         return Edges(edge_index, num_queries, num_keys, **data)
     edges = keep(edge_index, ("edges", num_queries, num_keys), lambda: _sorted(edge_index, num_queries, num_keys))
-    return with_data(edges, **data) if data else edges
-
-
-def with_data(edges: Edges, **data: Tensor) -> Edges:
-    """The same edges carrying other data; the sorted forms are shared."""
-    fresh = copy.copy(edges)
-    fresh.data, fresh._bounds = {}, {}
-    for name, tensor in data.items():
-        fresh._check_data(name, tensor)
-        fresh.data[name] = tensor
-    return fresh
+    return edges.with_data(**data) if data else edges
 
 
 def _sorted(edge_index: Tensor, num_queries: int, num_keys: int) -> Edges:
     edges = Edges(edge_index, num_queries, num_keys)
-    edges.sorted()  # before a copy is taken, so that all copies share it
+    edges.sorted()  # while `keep` holds other threads off
     return edges

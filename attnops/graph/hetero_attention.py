@@ -13,7 +13,7 @@ from attnops.biases import Bias, EdgeTypePrior, LogPrior, TypePrior
 from attnops.biases.base import TensorBias
 from attnops.checks import require_number, require_positive
 from attnops.coords import Coords
-from attnops.graph.edge_cache import keep_together, with_data
+from attnops.graph.edge_cache import keep_together
 from attnops.graph.hetero_edges import (
     join_edge_data,
     read_edge_attr,
@@ -294,7 +294,7 @@ class HeteroAttention(nn.Module):
             query.transpose(0, 1),
             key.transpose(0, 1),
             value.transpose(0, 1),
-            pattern=with_data(edges, **data),
+            pattern=edges.with_data(**data),
             bias=bias,
             score=score,
             coords=coords,

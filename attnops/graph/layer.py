@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attnops.graph.adjacency import Adjacency, Flow, is_sparse, with_values
-from attnops.graph.edge_cache import edges_over, with_data
+from attnops.graph.edge_cache import edges_over
 from attnops.graph.messages import Messages
 from attnops.operator import attend
 from attnops.patterns import Edges
@@ -120,7 +120,7 @@ class AttentionLayer(Messages):
         """
         data = {} if projected is None else {"projected": projected}
         if isinstance(edge_index, Edges):
-            edges = with_data(edge_index, **data) if data else edge_index
+            edges = edge_index.with_data(**data) if data else edge_index
         else:
             edges = edges_over(edge_index, query.shape[0], key.shape[0], **data)
         if dropout is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -42,6 +43,13 @@ def _filled(name: str, fill: object, num_edges: int, like: Tensor) -> Tensor:
     if not like.is_floating_point() and is_concrete(value) and not torch.equal(exact.to(value.dtype), value):
         raise ValueError(f"fill {name} is {fill}; the data are {like.dtype}, which cannot hold it")
     return exact.expand(num_edges, *an_edge)
+
+
+class _Forms:
+    """What was made of an edge list, shared by all that carry other data on the same edges."""
+
+    sorted: Sorted | None = None
+    unique: bool | None = None
 
 
 class Edges(Pattern):
@@ -85,8 +93,7 @@ class Edges(Pattern):
         self.num_queries, self.num_keys = num_queries, num_keys
         self.num_edges = edge_index.shape[1]
         self._bounds: dict[str, tuple[float, float]] = {}
-        self._sorted: Sorted | None = None
-        self._unique: bool | None = None
+        self._forms = _Forms()
         if is_concrete(edge_index):
             with torch.inference_mode(False):  # an edge list first used in inference serves training too
                 self.edge_index = edge_index.clone(memory_format=torch.contiguous_format)
@@ -95,6 +102,9 @@ class Edges(Pattern):
             last = torch.tensor([[num_keys - 1], [num_queries - 1]], dtype=edge_index.dtype, device=edge_index.device)
             self.edge_index = torch.minimum(edge_index.clamp(min=0), last.clamp(min=0))
         self.data: dict[str, Tensor] = {}
+        self._take(data)
+
+    def _take(self, data: dict[str, Tensor]) -> None:
         for name, tensor in data.items():
             self._check_data(name, tensor)
             self.data[name] = tensor
@@ -158,21 +168,21 @@ class Edges(Pattern):
 
     def sorted(self) -> Sorted:
         """The edges in the order of their targets; kept once computed, where indices can be read."""
-        if self._sorted is not None:
-            return self._sorted
+        if self._forms.sorted is not None:
+            return self._forms.sorted
         if not is_concrete(self.edge_index):
             return sort_edges(self.source, self.target, self.num_queries, self.num_keys)
         with torch.inference_mode(False):
-            self._sorted = sort_edges(self.source, self.target, self.num_queries, self.num_keys)
-        return self._sorted
+            self._forms.sorted = sort_edges(self.source, self.target, self.num_queries, self.num_keys)
+        return self._forms.sorted
 
     @property
     def unique(self) -> bool | None:
         """Whether no pair is listed twice; None where indices cannot be read."""
-        if self._unique is None and is_concrete(self.edge_index):
+        if self._forms.unique is None and is_concrete(self.edge_index):
             codes = self._codes()
-            self._unique = bool((codes[1:] != codes[:-1]).all())
-        return self._unique
+            self._forms.unique = bool((codes[1:] != codes[:-1]).all())
+        return self._forms.unique
 
     def _codes(self) -> Tensor:
         """Each pair as one number, ascending."""
@@ -227,6 +237,30 @@ class Edges(Pattern):
             )
 
     # ------------------------------------------------------------------------------------------------ new edge lists
+    def with_data(self, **data: Tensor) -> Edges:
+        """The same edges with these data, beside those of other names; the edges are neither checked nor sorted again.
+
+        For edges that stay while what they carry changes, as in training: sorted forms are shared, whichever of the two
+        lists is attended over first.
+
+        Args:
+            **data: tensors `[E]` or `[E, F]`, as in the constructor.
+
+        Raises:
+            TypeError, ValueError: data that are not tensors of one row an edge, on the device of the edges.
+
+        Example:
+            >>> import torch, attnops
+            >>> graph = attnops.Edges(torch.tensor([[1, 2], [0, 0]]), 3, 3, type=torch.tensor([0, 1]))
+            >>> graph.with_data(prior=torch.tensor([0.9, 0.1]))
+            Edges(2 edges, 3 queries, 3 keys, type=[2], prior=[2])
+        """
+        fresh = copy.copy(self)
+        fresh.data = dict(self.data)
+        fresh._bounds = {name: known for name, known in self._bounds.items() if name not in data}
+        fresh._take(data)
+        return fresh
+
     def to(self, device: torch.device | str) -> Edges:
         """The same edges on another device."""
         return self._with(self.edge_index.to(device), {name: tensor.to(device) for name, tensor in self.data.items()})
