@@ -12,13 +12,15 @@ from attnops.arguments import read_arguments
 from attnops.biases.base import Bias, TensorBias
 from attnops.biases.rotary import Rotary, longest
 from attnops.captured import captured_tensors
+from attnops.checks import require_flag
 from attnops.coords import Coords, resolve_coords
+from attnops.distributed.agreement import agree
 from attnops.distributed.all_to_all import heads_of, require_shares, to_heads, to_tokens
 from attnops.distributed.division import Division, divide
-from attnops.distributed.layout import Group, Layout, gather, join, process_group, require_order
+from attnops.distributed.layout import Group, Layout, gather, join, meeting_place, process_group, require_order
 from attnops.distributed.placed import Part, place_bias, place_pattern, place_score
 from attnops.distributed.priors import Priors
-from attnops.distributed.ring import Ring, ring_attend
+from attnops.distributed.ring import Ring, on_gpu, ring_attend
 from attnops.operator import attend
 from attnops.patterns.base import Pattern
 from attnops.planner import DEFAULT_BUDGET
@@ -95,15 +97,25 @@ def context_attend(
         True
     """
     group = process_group(mesh)
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}; it must be one of {', '.join(map(repr, METHODS))}")
-    require_order(order)
-    priors = Priors.of(pattern, bias, score)
+    try:
+        require_method(method)
+        require_order(order)
+        require_flag(return_lse=return_lse)
+        priors = Priors.of(pattern, bias, score)
+    except (ValueError, TypeError) as error:  # raised here, once the others know
+        agree("context_attend", {}, group, refusal=error, device=meeting_place(query, group))
+        raise
     division = divide(group, order, query, key, value, priors, coords, scale, dropout, method, backend)
     return divided_attend(
         division, query, key, value, priors,
         method=method, scale=scale, dropout=dropout, return_lse=return_lse, backend=backend,
     )  # fmt: skip
+
+
+def require_method(method: str) -> None:
+    """Raise `ValueError` on a method that is none."""
+    if method not in METHODS:
+        raise ValueError(f"method is {method!r}; it must be one of {', '.join(map(repr, METHODS))}")
 
 
 def divided_attend(
@@ -260,15 +272,20 @@ def _all_to_all(
     group, queries, keys = division.group, division.queries, division.key_layout
     require_shares(query.shape[-3], key.shape[-3], group.size(), priors)
     own = heads_of(query.shape[-3], group.rank(), group.size())
+    seed = int(torch.randint(2**62, ()).item()) if dropout > 0 else 0
     query = _in_order(to_heads(query, group, queries), queries)
     key, value = (_in_order(to_heads(x, group, keys), keys) for x in (key, value))
     part = Part(heads=own)
-    out = attend(
-        query, key, value,
-        pattern=place_pattern(priors.pattern, part), bias=place_bias(priors.bias, part),
-        score=place_score(priors.score, part), scale=scale, coords=_whole_coords(division),
-        dropout=dropout, return_lse=True, backend=backend,
-    )  # fmt: skip
+    coords = _whole_coords(division)
+    with torch.random.fork_rng(on_gpu(query), enabled=dropout > 0):
+        if dropout > 0:  # ranks may have drawn the same seed, and their heads must not drop the same pairs
+            torch.manual_seed(seed + group.rank())
+        out = attend(
+            query, key, value,
+            pattern=place_pattern(priors.pattern, part), bias=place_bias(priors.bias, part),
+            score=place_score(priors.score, part), scale=scale, coords=coords,
+            dropout=dropout, return_lse=True, backend=backend,
+        )  # fmt: skip
     assert isinstance(out, AttentionOutput) and out.lse is not None
     order = _by_rank(queries).to(query.device)
     both = [to_tokens(x.index_select(-2, order), group, queries) for x in (out.out, out.lse.unsqueeze(-1))]

@@ -12,11 +12,12 @@ from attnops.arguments import read_arguments
 from attnops.coords import Coords, resolve_coords
 from attnops.distributed.agreement import agree
 from attnops.distributed.faults import lost_ranks
-from attnops.distributed.layout import Layout, gather
+from attnops.distributed.layout import Layout, gather, meeting_place
 from attnops.distributed.placed import Part, on_cpu, place_pattern
 from attnops.distributed.priors import Priors
 from attnops.distributed.routes import Visit, visit
 from attnops.patterns.base import Pattern
+from attnops.patterns.segments import Padding
 from attnops.planner import DEFAULT_BUDGET
 
 
@@ -87,19 +88,22 @@ def divide(
         numbers = (query.shape[-2], key.shape[-2])
         wants_grad = torch.is_grad_enabled() and any(x.requires_grad for x in (query, key, value))
         same = {
-            "order": order, "method": method, "backend": backend,
+            "order": order, "method": method, "backend": backend, "autocast": _autocast(query),
             "batch shape": tuple(query.shape[:-3]), "heads": query.shape[-3], "key heads": key.shape[-3],
             "D": query.shape[-1], "Dv": value.shape[-1], "dtype": query.dtype, "device": query.device.type,
-            "pattern": priors.pattern, "bias": priors, "score": priors.score, "scale": scale, "dropout": dropout,
+            "pattern": _contents(priors.pattern), "bias": priors, "score": priors.score, "scale": scale,
+            "dropout": dropout,
             "query coords": _kinds(query_coords), "key coords": _kinds(key_coords),
             "whether queries are keys' tokens": query_coords is key_coords, "requires_grad": wants_grad,
+            "what learns": _learns(priors),
         }  # fmt: skip
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # a prior of a user's own may raise anything; `agree` raises it here
         refusal = error
-    told = agree("context_attend", same, group, numbers=numbers, refusal=refusal, device=query.device)
+    device = meeting_place(query, group)
+    gathered = agree("context_attend", same, group, numbers=numbers, refusal=refusal, device=device)
     layouts = []
     for place, what in enumerate(("queries", "keys")):
-        layout = Layout(tuple(row[place] for row in told), order)
+        layout = Layout(tuple(row[place] for row in gathered), order)
         layout.check(what)
         layouts.append(layout)
     return with_coords(group, layouts[0], layouts[1], query_coords, key_coords, tuple(query.shape[:-3]), query.device)
@@ -118,6 +122,8 @@ def _own_coords(
     read_arguments(
         query, key, value, None, None, priors.score, scale, coords, dropout, False, False, DEFAULT_BUDGET, False
     )
+    if query.device.type == "meta":
+        raise ValueError("query lies on meta; it must hold numbers, which ranks exchange")
     own = (Coords(),) * 2 if coords is None else coords if isinstance(coords, tuple) else (coords, coords)
     for term in () if priors.bias is None else priors.bias.terms:
         if term.heads is not None and term.heads != query.shape[-3]:
@@ -132,6 +138,34 @@ def _sizes(query: Tensor, key: Tensor) -> tuple[tuple[int, ...], int, int, torch
 
 def _kinds(coords: Coords) -> list[tuple[str, object, tuple[int, ...], bool]]:
     return [(name, x.dtype, tuple(x.shape[:-1]), x.requires_grad) for name, x in coords.data.items()]
+
+
+def _autocast(query: Tensor) -> torch.dtype | None:
+    device = query.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else None
+
+
+def _contents(pattern: Pattern) -> str:
+    """The pattern, and the lengths that it is refused by where they are longer than the whole."""
+    lengths = [told(leaf.key_lengths) for leaf in pattern.leaves if type(leaf) is Padding]
+    return f"{pattern} of {lengths}" if lengths else str(pattern)
+
+
+def _learns(priors: Priors) -> list[bool]:
+    """Which tensors of bias and score need a gradient; the backward of one rank would wait for the others."""
+    owners = [*priors.rotations, *priors.sinks, *(x for x in (priors.bias, priors.score) if x is not None)]
+    modules = [module for owner in owners for module in owner.modules()]
+    held = [x for module in modules for x in (*module.parameters(recurse=False), *vars(module).values())]
+    return [torch.is_grad_enabled() and x.requires_grad for x in held if isinstance(x, Tensor)]
+
+
+def told(tensor: Tensor | None) -> str:
+    """Shape, and two sums that depend on every value and its place; of integers."""
+    if tensor is None:
+        return "none"
+    flat = tensor.detach().long().flatten()
+    place = torch.arange(1, flat.numel() + 1, device=flat.device)
+    return f"{list(tensor.shape)} with sums {int(flat.sum())}, {int((flat * place).sum())}"
 
 
 def with_coords(

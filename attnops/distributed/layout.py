@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from attnops.coords import Coords
+from attnops.distributed.agreement import agree
 from attnops.distributed.faults import lost_ranks
 
 ORDERS = ("contiguous", "zigzag")
@@ -77,8 +78,11 @@ def process_group(mesh: Group) -> dist.ProcessGroup:
     """The group of a one-dimensional mesh, of itself, or the default one.
 
     Raises:
+        TypeError: what is neither.
         ValueError: a mesh of several dimensions; torch.distributed not initialised.
     """
+    if not isinstance(mesh, DeviceMesh | dist.ProcessGroup | None):
+        raise TypeError(f"mesh is {type(mesh).__name__}; it must be a DeviceMesh, a process group or None")
     if isinstance(mesh, DeviceMesh):
         if mesh.ndim != 1:
             raise ValueError(
@@ -90,6 +94,13 @@ def process_group(mesh: Group) -> dist.ProcessGroup:
     if mesh is None:
         return dist.group.WORLD  # type: ignore[return-value]
     return mesh
+
+
+def meeting_place(tensor: object, group: dist.ProcessGroup) -> torch.device | str:
+    """Where a message of the group may lie: beside the tensor, if it is one that holds numbers."""
+    if isinstance(tensor, Tensor) and tensor.device.type != "meta":
+        return tensor.device
+    return torch.device("cuda", torch.cuda.current_device()) if "nccl" in dist.get_backend(group) else "cpu"
 
 
 def require_order(order: str) -> None:
@@ -107,7 +118,7 @@ def shard_sequence(tensor: Tensor, mesh: Group = None, *, dim: int = -1, order: 
         order: "contiguous" or "zigzag"; see `context_attend`.
 
     Raises:
-        ValueError: an order that is none, a mesh of several dimensions.
+        ValueError: an order that is none, a mesh of several dimensions, a `dim` that the tensor lacks.
 
     Example:
         One rank alone holds all:
@@ -123,12 +134,22 @@ def shard_sequence(tensor: Tensor, mesh: Group = None, *, dim: int = -1, order: 
     """
     require_order(order)
     group = process_group(mesh)
+    _require_dim(tensor, dim)
     layout = Layout.of(tensor.shape[dim], group.size(), order)
     return tensor.index_select(dim, layout.rows(group.rank()).to(tensor.device))
 
 
+def _require_dim(tensor: Tensor, dim: int) -> None:
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"tensor is {type(tensor).__name__}; it must be a tensor")
+    if isinstance(dim, bool) or not isinstance(dim, int) or not -tensor.ndim <= dim < tensor.ndim:
+        raise ValueError(f"dim is {dim!r}; it must be an axis of tensor, which has shape {list(tensor.shape)}")
+
+
 def shard_coords(coords: Coords, mesh: Group = None, *, order: str = "contiguous") -> Coords:
     """This rank's coords of a sequence whose coords every rank holds whole."""
+    if not isinstance(coords, Coords):
+        raise TypeError(f"coords is {type(coords).__name__}; it must be a Coords")
     return Coords(**{name: shard_sequence(data, mesh, order=order) for name, data in coords.data.items()})
 
 
@@ -139,15 +160,29 @@ def unshard_sequence(tensor: Tensor, mesh: Group = None, *, dim: int = -1, order
     is the sum of what all ranks have for it.
 
     Raises:
-        ValueError: an order that is none; lengths that do not fit the order.
+        ValueError: an order that is none, a `dim` that the tensor lacks; lengths that do not fit the order.
+        DisagreementError: ranks whose tensors differ in anything but the number of tokens, on every rank.
     """
-    require_order(order)
     group = process_group(mesh)
-    dim = dim % tensor.ndim
-    lengths = torch.zeros(group.size(), dtype=torch.int64, device=tensor.device)
-    own = torch.tensor([tensor.shape[dim]], device=tensor.device)
-    dist.all_gather(list(lengths.view(-1, 1).unbind(0)), own, group=group)
-    layout = Layout(tuple(lengths.tolist()), order)
+    refusal: Exception | None = None
+    same: dict[str, object] = {}
+    length = 0
+    try:
+        require_order(order)
+        _require_dim(tensor, dim)
+        dim = dim % tensor.ndim
+        length = tensor.shape[dim]
+        same = {
+            "order": order, "dim": dim, "dtype": tensor.dtype, "device": tensor.device.type,
+            "shape beside dim": [*tensor.shape[:dim], *tensor.shape[dim + 1 :]],
+            "requires_grad": torch.is_grad_enabled() and tensor.requires_grad,
+        }  # fmt: skip
+    except (ValueError, TypeError) as error:
+        refusal = error
+    told = agree(
+        "unshard_sequence", same, group, numbers=(length,), refusal=refusal, device=meeting_place(tensor, group)
+    )
+    layout = Layout(tuple(row[0] for row in told), order)
     layout.check("unshard_sequence")
     return join(gather(tensor, group, layout, dim), layout, dim)
 
@@ -168,21 +203,30 @@ def gather(tensor: Tensor, group: dist.ProcessGroup, layout: Layout, dim: int) -
 
 
 class _Gather(torch.autograd.Function):
-    """All-gather of tensors padded to the longest; backward, each rank sums what all have for its tokens."""
+    """All-gather of tensors padded to the longest; backward, each rank sums what all have for its tokens.
+
+    Tokens travel as bytes: gloo refuses some dtypes, such as int16.
+    """
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup, layout: Layout, dim: int) -> tuple[Tensor, ...]:
         ctx.group, ctx.layout, ctx.dim = group, layout, dim
-        longest = max(layout.lengths)
-        padded = tensor.movedim(dim, 0).contiguous()
-        if padded.shape[0] < longest:
-            padded = torch.cat([padded, padded.new_zeros(longest - padded.shape[0], *padded.shape[1:])])
+        rows = tensor.movedim(dim, 0).contiguous()
+        width = rows.shape[1:].numel() * rows.element_size()
+        padded = torch.zeros(max(layout.lengths), width, dtype=torch.uint8, device=rows.device)
+        if rows.numel():
+            padded[: rows.shape[0]] = rows.view(rows.shape[0], -1).view(torch.uint8)
         received = [torch.empty_like(padded) for _ in layout.lengths]
-        with lost_ranks("an exchange of tokens"):
-            dist.all_gather(received, padded, group=group)
-        return tuple(
-            part[:length].movedim(0, dim).contiguous() for part, length in zip(received, layout.lengths, strict=True)
-        )
+        if padded.numel():
+            with lost_ranks("an exchange of tokens"):
+                dist.all_gather(received, padded, group=group)
+        parts = []
+        for part, length in zip(received, layout.lengths, strict=True):
+            whole = rows.new_empty(length, *rows.shape[1:])
+            if whole.numel():
+                whole.view(length, -1).view(torch.uint8).copy_(part[:length])
+            parts.append(whole.movedim(0, dim).contiguous())
+        return tuple(parts)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 
 from attnops.coords import Coords
 from attnops.distributed.agreement import agree
-from attnops.distributed.context import METHODS, divided_attend
-from attnops.distributed.division import Division
-from attnops.distributed.layout import Group, Layout, process_group, require_order
+from attnops.distributed.context import divided_attend, require_method
+from attnops.distributed.division import Division, told
+from attnops.distributed.layout import Group, Layout, meeting_place, process_group, require_order
 from attnops.distributed.priors import Priors
 from attnops.seq.context import Context, Keys, read_context
 
@@ -48,34 +48,26 @@ def shard_inputs(
         DisagreementError: ranks with other ids, masks, models or settings, on every rank.
         ValueError: an order or method that is none; what `read_context` refuses.
     """
-    require_order(order)
-    if method not in METHODS:
-        raise ValueError(f"method is {method!r}; it must be one of {', '.join(map(repr, METHODS))}")
     group = process_group(mesh)
     refusal, whole, same = None, None, {}
     try:
+        require_order(order)
+        require_method(method)
+        if not isinstance(model, nn.Module):
+            raise TypeError(f"model is {type(model).__name__}; it must be a module")
         whole = read_context(ids, attention_mask, segments=segments)
         same = {
             "order": order, "method": method, "model": type(model).__name__, "config": getattr(model, "config", None),
-            "ids": _told(ids), "attention_mask": _told(attention_mask), "segments": _told(segments),
+            "ids": told(ids), "attention_mask": told(attention_mask), "segments": told(segments),
             "training": model.training, "grad mode": torch.is_grad_enabled(),
         }  # fmt: skip
     except (ValueError, TypeError) as error:
         refusal = error
-    agree("shard_inputs", same, group, refusal=refusal, device=ids.device)
+    agree("shard_inputs", same, group, refusal=refusal, device=meeting_place(ids, group))
     assert whole is not None
     layout = Layout.of(ids.shape[1], group.size(), order)
     rows = [layout.rows(rank).to(ids.device) for rank in range(group.size())]
     return ids[:, rows[group.rank()]], _context(whole, ids, group, layout, rows, method)
-
-
-def _told(tensor: Tensor | None) -> str:
-    """Shape, and two sums that depend on every value and its place."""
-    if tensor is None:
-        return "none"
-    flat = tensor.detach().long().flatten()
-    place = torch.arange(1, flat.numel() + 1, device=flat.device)
-    return f"{list(tensor.shape)} with sums {int(flat.sum())}, {int((flat * place).sum())}"
 
 
 def _context(whole: Context, ids: Tensor, group: Any, layout: Layout, rows: list[Tensor], method: str) -> Context:

@@ -8,7 +8,8 @@ once around.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
@@ -82,9 +83,9 @@ class Ring:
     def attend(self, source: int, query: Tensor, key: Tensor, value: Tensor, seed: int) -> AttentionOutput:
         """These queries over the keys of `source`, both already cut to the visit."""
         arguments = self.arguments(source)
-        with torch.random.fork_rng(_devices(query), enabled=self.dropout > 0):
+        with torch.random.fork_rng(on_gpu(query), enabled=self.dropout > 0):
             if self.dropout > 0:
-                torch.manual_seed(seed + source)
+                torch.manual_seed(seed + self.rank * self.world + source)  # ranks may have drawn the same seed
             out = attend(
                 query, key, value, dropout=self.dropout, return_lse=True, backend=self.backend, **arguments
             )  # fmt: skip
@@ -98,19 +99,24 @@ class Ring:
 
     # ------------------------------------------------------------------------------------------------ what is sent
 
-    def blocks(self, key: Tensor, value: Tensor) -> Iterator[tuple[int, tuple[Tensor, Tensor] | None]]:
+    def blocks(self, key: Tensor, value: Tensor) -> Generator[tuple[int, tuple[Tensor, Tensor] | None]]:
         """Each rank's keys and values that this rank's queries may attend, its own first; None where there are none.
 
-        Every rank goes through all steps, so that what two ranks send each other is posted in one order on both.
+        Every rank goes through all steps, so that what two ranks send each other is posted in one order on both. Close
+        it: where the caller raises, what is on its way is waited for, or the next exchange of the group would fail.
         """
-        pending = self._post(1, key, value)
-        own = self.visits[self.rank]
-        yield self.rank, None if own is None else (key[..., own.keys, :], value[..., own.keys, :])
-        for step in range(1, self.world):
-            works, received = pending
+        works, received = self._post(1, key, value)
+        try:
+            own = self.visits[self.rank]
+            yield self.rank, None if own is None else (key[..., own.keys, :], value[..., own.keys, :])
+            for step in range(1, self.world):
+                arrived, works = works, []
+                wait(arrived)
+                block = received
+                works, received = self._post(step + 1, key, value)  # on its way while the caller computes
+                yield (self.rank - step) % self.world, block
+        finally:
             wait(works)
-            pending = self._post(step + 1, key, value)  # on its way while the caller computes
-            yield (self.rank - step) % self.world, received
 
     def _post(self, step: int, key: Tensor, value: Tensor) -> tuple[list[Any], tuple[Tensor, Tensor] | None]:
         """Send what the rank `step` ahead needs of this block, receive what is needed of the one `step` behind."""
@@ -159,7 +165,8 @@ def cut(coords: Coords, rows: slice) -> Coords:
     return Coords(**{name: data[..., rows] for name, data in coords.data.items()})
 
 
-def _devices(tensor: Tensor) -> list[torch.device]:
+def on_gpu(tensor: Tensor) -> list[torch.device]:
+    """The devices whose random numbers attention over the tensor draws, beside the CPU."""
     return [tensor.device] if tensor.device.type == "cuda" else []
 
 
@@ -190,16 +197,17 @@ class _Ring(torch.autograd.Function):
         dtype = torch.float64 if query.dtype == torch.float64 else torch.float32
         out = query.new_zeros(*query.shape[:-1], value.shape[-1], dtype=dtype)
         lse = torch.full(query.shape[:-1], float("-inf"), dtype=dtype, device=query.device)
-        for source, block in ring.blocks(key, value):
-            visit = ring.visits[source]
-            if block is None or visit is None:
-                continue
-            rows = visit.queries
-            part = ring.attend(source, query[..., rows, :], *block, seed)
-            before = AttentionOutput(out[..., rows, :], lse[..., rows])
-            joined = merge([before, AttentionOutput(part.out.to(dtype), part.lse)])
-            assert joined.lse is not None
-            out[..., rows, :], lse[..., rows] = joined.out, joined.lse
+        with closing(ring.blocks(key, value)) as blocks:
+            for source, block in blocks:
+                visit = ring.visits[source]
+                if block is None or visit is None:
+                    continue
+                rows = visit.queries
+                part = ring.attend(source, query[..., rows, :], *block, seed)
+                before = AttentionOutput(out[..., rows, :], lse[..., rows])
+                joined = merge([before, AttentionOutput(part.out.to(dtype), part.lse)])
+                assert joined.lse is not None
+                out[..., rows, :], lse[..., rows] = joined.out, joined.lse
         ctx.save_for_backward(query, key, value, out, lse)
         ctx.ring, ctx.seed = ring, seed
         ctx.set_materialize_grads(False)
@@ -215,23 +223,24 @@ class _Ring(torch.autograd.Function):
         total = [torch.zeros_like(x, dtype=out.dtype) for x in (query, key, value)]
         learned: list[Tensor | None] = [None] * len(ring.learning)
         returning: tuple[list[Any], tuple[Tensor, Tensor] | None, slice | None] = [], None, None
-        for step, (source, block) in enumerate(ring.blocks(key, value)):
-            visit, of_block = ring.visits[source], None
-            if block is not None and visit is not None:
-                rows = visit.queries
-                upstream = grad_out[..., rows, :], None if grad_lse is None else grad_lse[..., rows]
-                state = out[..., rows, :], lse[..., rows]
-                dq, dk, dv, *others = _block_backward(
-                    ring, ctx.seed, source, query[..., rows, :], *block, state, upstream
-                )
-                total[0][..., rows, :] += dq
-                _add(learned, others)
-                of_block = dk, dv
-            _take(returning, total)
-            if step == 0:
-                _take(([], of_block, None if visit is None else visit.keys), total)
-            else:
-                returning = ring.return_gradients(step, of_block, key, value)
+        with closing(ring.blocks(key, value)) as blocks:
+            for step, (source, block) in enumerate(blocks):
+                visit, of_block = ring.visits[source], None
+                if block is not None and visit is not None:
+                    rows = visit.queries
+                    upstream = grad_out[..., rows, :], None if grad_lse is None else grad_lse[..., rows]
+                    state = out[..., rows, :], lse[..., rows]
+                    dq, dk, dv, *others = _block_backward(
+                        ring, ctx.seed, source, query[..., rows, :], *block, state, upstream
+                    )
+                    total[0][..., rows, :] += dq
+                    _add(learned, others)
+                    of_block = dk, dv
+                _take(returning, total)
+                if step == 0:
+                    _take(([], of_block, None if visit is None else visit.keys), total)
+                else:
+                    returning = ring.return_gradients(step, of_block, key, value)
         _take(returning, total)
         return (None, *(x.to(query.dtype) for x in total), *learned)
 
