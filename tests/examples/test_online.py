@@ -71,7 +71,7 @@ def test_every_tracklet_is_decided_once_and_in_time(recording: Recording, latenc
         tracker.push(chunk)
         now = float(chunk.time.max())
         told += tracker.decided()
-        assert not [t for t in tracker.undecided if t.time_in + latency < now - tracker.step]
+        assert not [t for t in tracker.sightings.undecided if t.time_in + latency < now - tracker.step]
     tracker.finish()
     told += tracker.decided()
     given = [d for d in told if d.kind == "identity"]
@@ -282,14 +282,14 @@ def test_memory_is_bounded_by_the_windows() -> None:
     for start in range(0, 1600, 20):
         tracker.push(_join(*(_rows("ab"[k % 2], start * 10 + k, start + k, start + k + 6) for k in range(10))))
         tracker.decided(), tracker.closed()
-        memories = tracker._memory.values()
+        memories = tracker.sightings.memory.values()
         bodies = {t.person.body for m in memories for t in m.ended if t.person is not None}
         held.append(
             sum(len(m.ended) + len(m.view) + len(m.last_of) for m in memories)
             + sum(len(b.tracklets) for b in bodies)
-            + sum(map(len, tracker._arrivals.starts.values()))
-            + len(tracker.undecided)
-            + len(tracker.doubted)
+            + len(tracker.sightings.arrivals.starts)
+            + len(tracker.sightings.undecided)
+            + len(tracker.sightings.doubted)
         )
     assert max(held[40:]) <= max(held[15:40]) + 5
 

@@ -11,6 +11,7 @@ tracklet –ends→      nobody      and go nowhere
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 import numpy as np
@@ -47,8 +48,9 @@ def build_graph(
     leaving, coming = Counter(x.source for x in between), Counter(x.target for x in between)
     data = HeteroData()
 
-    length = np.log1p([[t.time_out - t.time_in, len(t.frames)] for t in tracklets])
-    data["tracklet"].x = torch.as_tensor(length.reshape(-1, EXTRA_DIM) - 2.5, dtype=torch.float32)
+    seconds = np.array([t.time_out - t.time_in for t in tracklets], dtype=np.float64)
+    boxes = np.array([len(t.frames) for t in tracklets], dtype=np.float64)
+    data["tracklet"].x = torch.as_tensor(np.log1p(np.stack([seconds, boxes], 1)) - 2.5, dtype=torch.float32)
     data["tracklet"].camera = torch.tensor([number[t.camera] for t in tracklets], dtype=torch.int64)
     one = np.ones((len(tracklets), 1))
     data["tracklet"].looks = torch.as_tensor(np.concatenate([looks, one], 1), dtype=torch.float32)
@@ -57,7 +59,7 @@ def build_graph(
     data["camera"].x = torch.tensor(
         [
             [
-                np.log(rate[name]) + 3,
+                math.log(rate[name]) + 3,
                 network.cameras[name].starts,
                 network.cameras[name].ends,
                 leaving[name] / 3,

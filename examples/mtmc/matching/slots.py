@@ -51,7 +51,8 @@ def slots_of(recording: Recording, source: NDArray[np.int64], target: NDArray[np
     camera = np.array([number[t.camera] for t in recording.tracklets], dtype=np.int64)
     overlapping = np.zeros((len(number), len(number)), dtype=bool)
     for link in recording.network.links:
-        overlapping[number[link.source], number[link.target]] |= kind_of(link) == KINDS.index("overlap")
+        if kind_of(link) == KINDS.index("overlap"):
+            overlapping[number[link.source], number[link.target]] = True
     overlap = overlapping[camera[source], camera[target]]
 
     def side(own: NDArray[np.int64], other: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

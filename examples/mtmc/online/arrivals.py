@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right, insort
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -22,55 +20,68 @@ class Arrivals:
     """
 
     def __init__(self, network: Network) -> None:
-        self.count = dict.fromkeys(network.cameras, 0.5)
-        self.starts: dict[str, list[float]] = {name: [] for name in network.cameras}
+        self.names = list(network.cameras)
+        self.number = {name: n for n, name in enumerate(self.names)}
+        self.count = np.full(len(self.names), 0.5)
+        self.starts = np.zeros(0, dtype=np.complex128)  # camera + i · time: numpy orders them by camera, then by time
         self.first, self.last = np.inf, -np.inf  # of all starts, of all ends so far
-        self.sum: dict[str, NDArray[np.float64] | float] = dict.fromkeys(network.cameras, 0.0)
-        self.looks = dict.fromkeys(network.cameras, 0)
+        self.sum: NDArray[np.float64] | None = None
+        self.looks = np.zeros(len(self.names))
+        self._new: list[complex] = []  # starts that are not yet in order
 
     def start(self, tracklet: Live) -> None:
         """A tracklet appeared."""
-        self.count[tracklet.camera] += 1
-        insort(self.starts[tracklet.camera], tracklet.time_in)
+        camera = self.number[tracklet.camera]
+        self.count[camera] += 1
+        self._new.append(complex(camera, tracklet.time_in))
         self.first = min(self.first, tracklet.time_in)
 
     def end(self, tracklet: Live) -> None:
         """A tracklet ended: its look will not change any more."""
         self.last = max(self.last, tracklet.time_out)
         if tracklet.look is not None:
-            self.looks[tracklet.camera] += 1
-            self.sum[tracklet.camera] = self.sum[tracklet.camera] + tracklet.look
+            if self.sum is None:
+                self.sum = np.zeros((len(self.names), len(tracklet.look)))
+            self.looks[self.number[tracklet.camera]] += 1
+            self.sum[self.number[tracklet.camera]] += tracklet.look
 
     def forget(self, before: float) -> None:
         """Starts of long ago are counted, not kept."""
-        for name, starts in self.starts.items():
-            self.starts[name] = starts[bisect_left(starts, before - AROUND) :]
+        self._sort()
+        self.starts = self.starts[self.starts.imag >= before - AROUND]
+
+    def _sort(self) -> None:
+        if self._new:
+            self.starts = np.sort(np.concatenate([self.starts, self._new]))
+            self._new = []
 
     def rates(self, tracklets: list[Live], now: float) -> Rates:
         """Rates of arrival around the starts of tracklets; of what has not come yet nothing is counted."""
+        self._sort()
         seconds = max((self.last if now == np.inf else now) - self.first, 1.0)
-        camera = {name: count / seconds for name, count in self.count.items()}
-        around = np.empty(len(tracklets))
-        for n, t in enumerate(tracklets):
-            starts = self.starts[t.camera]
-            others = bisect_right(starts, t.time_in + AROUND / 2) - bisect_left(starts, t.time_in - AROUND / 2) - 1
-            others = max(others, 0)  # its own start may be forgotten
-            known = AROUND / 2 + min(AROUND / 2, max(now - t.time_in, 0.0))
-            around[n] = (others / known + camera[t.camera]) / 2
-        return Rates(camera, around)
+        overall = self.count / seconds
+        camera = np.array([self.number[t.camera] for t in tracklets], dtype=np.int64)
+        time_in = np.array([t.time_in for t in tracklets], dtype=np.float64)
+        until = np.searchsorted(self.starts, camera + 1j * (time_in + AROUND / 2), "right")
+        since = np.searchsorted(self.starts, camera + 1j * (time_in - AROUND / 2), "left")
+        others = np.maximum(until - since - 1, 0)  # its own start may be forgotten
+        known = AROUND / 2 + np.clip(now - time_in, 0.0, AROUND / 2)
+        return Rates(dict(zip(self.names, overall.tolist(), strict=True)), (others / known + overall[camera]) / 2)
 
     def looks_of(self, tracklets: list[Live], ended: bool) -> NDArray[np.float64]:
         """Looks less the mean of their camera and of unit length, 0 where nothing is known.
 
         The mean is that of tracklets that ended, and held back while they are few.
         """
-        looks = [t.look for t in tracklets]
-        known = next((x for x in looks if x is not None), None)
-        if known is None:
-            return np.zeros((len(looks), 1))
-        few, nothing = (0.0 if ended else FEW), np.zeros(len(known))
-        mean = {name: x / (self.looks[name] + few) for name, x in self.sum.items() if self.looks[name]}
-        centred = np.stack(
-            [nothing if x is None else x - mean.get(t.camera, nothing) for t, x in zip(tracklets, looks, strict=True)]
-        )
-        return np.asarray(centred / np.maximum(np.linalg.norm(centred, axis=1, keepdims=True), 1e-12))
+        known = np.array([n for n, t in enumerate(tracklets) if t.look_sum is not None], dtype=np.int64)
+        if not len(known):
+            return np.zeros((len(tracklets), 1))
+        total = np.stack([t.look_sum for t in tracklets if t.look_sum is not None])
+        own = total / np.array([t.looked for t in tracklets], dtype=np.float64)[known, None]
+        if self.sum is not None:
+            count = self.looks + (0.0 if ended else FEW)
+            mean = self.sum / np.where(self.looks > 0, count, 1.0)[:, None]
+            own -= mean[np.array([self.number[t.camera] for t in tracklets], dtype=np.int64)[known]]
+        looks = np.zeros((len(tracklets), own.shape[1]))
+        looks[known] = own / np.maximum(np.linalg.norm(own, axis=1, keepdims=True), 1e-12)
+        return looks
