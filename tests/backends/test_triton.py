@@ -71,16 +71,36 @@ def test_every_width_with_hubs_in_parts(dim: int) -> None:
 
 
 @runs
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("score", ["dot", "gatv2", "gat"])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("score", ["dot", "gatv2", "tanh", "gat"])
 @pytest.mark.usefixtures("small_parts")
-def test_halves_are_read_in_place_and_computed_in_float32(dtype: torch.dtype, score: str) -> None:
+def test_every_score_in_every_dtype(dtype: torch.dtype, score: str) -> None:
     torch.manual_seed(0)
     made = {"dot": attnops.DotProduct(softcap=2.0), "gatv2": attnops.Additive(2, 8, activation="leaky_relu"),
-            "gat": attnops.SeparableAdditive(2, 8)}[score].to(DEVICE)  # fmt: skip
+            "tanh": attnops.Additive(2, 8), "gat": attnops.SeparableAdditive(2, 8)}[score].to(DEVICE)  # fmt: skip
     inputs = vectors(2, 2, 8, 8, dtype, batch=1)
     ours, theirs = (everything(name, inputs, graph(), score=made) for name in ("triton", "scatter"))
-    close(ours, theirs, {torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}[dtype])
+    tolerances = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 4e-3, torch.bfloat16: 3e-2}
+    close(ours, theirs, tolerances[dtype])
+
+
+@runs
+@pytest.mark.parametrize("activation", ["leaky_relu", "tanh"])
+@pytest.mark.usefixtures("small_parts")
+def test_vectors_of_edges_are_added_inside_of_the_score(activation: str) -> None:
+    torch.manual_seed(0)
+    score = attnops.Additive(2, 8, activation=activation).to(DEVICE, torch.float64)  # type: ignore[arg-type]
+    score.edge_term = "kind"
+    inputs = vectors(2, 2, 8, 8, torch.float64, batch=1)
+    terms = torch.randn(30, 16, dtype=torch.float64, device=DEVICE)
+    results = []
+    for backend in ("triton", "scatter"):
+        term = terms.clone().requires_grad_()
+        edges = attnops.Edges(graph().to(DEVICE), 6, 7, kind=term)
+        out = attnops.attend(*inputs, pattern=edges, score=score, backend=backend)
+        assert isinstance(out, Tensor)
+        results.append([out, *torch.autograd.grad(out.sin().sum(), [*inputs, term, score.a])])
+    close(results[0], results[1], 1e-12)
 
 
 @runs
@@ -110,11 +130,23 @@ def test_dropout_is_the_same_in_backward_and_the_same_as_the_cpu_s() -> None:
         return attnops.attend(query, *inputs[1:], pattern=edges, dropout=0.4, backend=backend)
 
     dropped = out("triton", inputs[0])
+    assert isinstance(dropped, Tensor)
     assert not torch.allclose(dropped, attnops.attend(*inputs, pattern=edges, backend="triton"))
-    (grad,) = torch.autograd.grad(dropped.sin().sum(), inputs[0])
+    (grad,) = torch.autograd.grad(dropped.sin().sum(), inputs[0], retain_graph=True)
     way, step = torch.randn_like(grad), 1e-6
     ahead, behind = (out("triton", inputs[0].detach() + sign * step * way).sin().sum() for sign in (1, -1))
     torch.testing.assert_close((grad * way).sum(), (ahead - behind) / (2 * step), rtol=1e-7, atol=1e-7)
+
+    torch.manual_seed(5)
+    seen = attnops.attend(*inputs, pattern=edges, dropout=0.4, return_weights=True, backend="triton")
+    assert isinstance(seen, attnops.AttentionOutput) and seen.weights is not None
+    assert torch.equal(seen.out, dropped) and 0 < (seen.weights == 0).sum() < seen.weights.numel()
+    met = seen.weights.unsqueeze(-1) * inputs[2][:, :, edges.source]
+    summed = torch.zeros_like(dropped).index_add(2, edges.target, met)
+    torch.testing.assert_close(summed, dropped, rtol=1e-12, atol=1e-12)
+    cotangent = torch.randn_like(dropped)  # out is linear in the values
+    (of_value,) = torch.autograd.grad(dropped, inputs[2], cotangent)
+    torch.testing.assert_close((of_value * inputs[2]).sum(), (dropped * cotangent).sum(), rtol=1e-12, atol=1e-12)
     if DEVICE == "cpu" and attnops.available_backends()["native"] is None:
         torch.testing.assert_close(dropped, out("native", inputs[0]), rtol=1e-12, atol=1e-12)
 
@@ -164,6 +196,11 @@ def test_it_says_what_it_needs(monkeypatch: pytest.MonkeyPatch) -> None:
     edges = attnops.Edges(torch.zeros(2, 1, dtype=torch.int64), 5, 5)
     refusals = {c.name: " ".join(c.refusals) for c in attnops.plan(x, x, x, pattern=edges).candidates}
     assert "tensors lie on cpu" in refusals["triton"] or "torch sees none" in refusals["triton"]
+    alone, of_edges = (attnops.plan(x, x, x, pattern=pattern).problem for pattern in (None, edges))
+    assert Triton().refuse(of_edges) == ["its kernels run on a GPU, and these tensors lie on cpu"]
+    assert Triton().refuse(alone)[1] == "its kernels walk over an edge list, and this pattern is none"
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    assert Triton().refuse(of_edges) == []
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     assert "pip install triton" in str(Triton().unavailable())
 
