@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from examples.mtmc.errors import InputError
+from examples.mtmc.matching.appearance import looks_of
 from examples.mtmc.matching.methods import method, scene
+from examples.mtmc.matching.prior import rates_of
 from examples.mtmc.matching.weights import load_matcher
 from examples.mtmc.network.learn import learn_links
 from examples.mtmc.network.links_file import dump_network
@@ -77,7 +79,7 @@ def test_every_tracklet_is_decided_once_and_in_time(recording: Recording, latenc
     given = [d for d in told if d.kind == "identity"]
     assert len(given) == len({(d.camera, d.id, d.part) for d in given}) == len(recording.tracklets)
     for decision in given:
-        assert decision.time_in <= decision.at <= decision.time_in + latency + 1e-9
+        assert decision.time_in <= decision.at <= decision.time_in + latency - tracker.lead + 1e-9
     assert [d.at for d in told] == sorted(d.at for d in told)
 
 
@@ -294,7 +296,27 @@ def test_memory_is_bounded_by_the_windows() -> None:
     assert max(held[40:]) <= max(held[15:40]) + 5
 
 
-@pytest.mark.parametrize("wrong", [{"latency": -1.0}, {"latency": np.nan}, {"step": -1.0}])
+def test_time_that_is_left_for_computing_is_taken_from_the_latency(recording: Recording) -> None:
+    """Two seconds of eight for computing: decided when those of six seconds are that leave none."""
+    early = recording.between(-np.inf, recording.tracklets[0].time_in + 60)
+    said = [
+        [replace(d, score=None) for d in play(early, OnlineTracker(early.network, None, 0.0, *given))[1]]
+        for given in ((8.0, 0.5, 2.0, None, 2.0), (6.0, 0.5, 2.0, None, 0.0))
+    ]
+    assert len(said[0]) > 15 and said[0] == said[1]
+
+
+def test_looks_and_rates_of_a_whole_stream_are_those_of_its_recording(recording: Recording) -> None:
+    tracker = OnlineTracker(recording.network, None, 0.0, np.inf)
+    play(recording, tracker)
+    lives = sorted(tracker.closed(), key=lambda t: t.order)
+    arrivals, own = tracker.sightings.arrivals, rates_of(recording)
+    rates = arrivals.rates(lives, np.inf)
+    assert rates.camera == own.camera and np.array_equal(rates.around, own.around)
+    assert np.allclose(arrivals.looks_of(lives, ended=True), looks_of(recording), atol=1e-12)
+
+
+@pytest.mark.parametrize("wrong", [{"latency": -1.0}, {"latency": np.nan}, {"step": -1.0}, {"lead": -1.0}])
 def test_senseless_times_are_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValueError, match="latency, step"):
         OnlineTracker(SMALL, None, 0.0, **wrong)
