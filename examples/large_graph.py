@@ -4,7 +4,7 @@ Attention over parts of the keys gives partial results that `merge` joins exactl
 part by part: each part is sorted, attended and joined to what is known so far, and nothing as long as all edges is ever
 laid out. In the backward pass each part is computed again rather than kept (`torch.utils.checkpoint`). Loss and
 gradients are those of one pass over all edges, up to rounding; `--chunks 1` is that pass. Measured for 10 million edges
-on 100 000 nodes, Python and torch included: 1.05 GB resident at most in 8 parts, 2.30 GB in one.
+on 100 000 nodes, Python and torch included: 1.13 GB resident at most in 8 parts, 2.30 GB in one.
 
 The graph is made up: nodes of a few communities, four edges of five within them, features that say little. The task is
 the community of a node.

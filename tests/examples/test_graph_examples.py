@@ -79,8 +79,10 @@ def test_leakage_by_backend(kind: str) -> None:
 
 def test_links_of_a_family_are_predicted(tmp_path: Path) -> None:
     results = run(knowledge_graph.main, tmp_path, "--small")
-    assert list(results) == ["DistMult", "attention + DistMult, no prior", "attention with EdgeTypePrior"]
-    for mrr, hits in results.values():
+    baseline, *trained = results
+    assert trained == ["DistMult", "attention + DistMult, no prior", "attention with EdgeTypePrior"]
+    assert results[baseline][0] < 0.1
+    for mrr, hits in (results[name] for name in trained):
         assert 0.15 < mrr < hits <= 1  # by chance: 0.04 and 0.08
 
 
