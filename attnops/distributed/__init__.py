@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from attnops.distributed.agreement import DisagreementError as DisagreementError
 from attnops.distributed.agreement import agree as agree
 from attnops.distributed.context import context_attend as context_attend
@@ -24,5 +26,22 @@ from attnops.distributed.models import shard_inputs as shard_inputs
 from attnops.distributed.partitions import Partition as Partition
 from attnops.distributed.partitions import partition as partition
 from attnops.distributed.start import init_processes as init_processes
-from attnops.distributed.tensor_parallel import tensor_parallel_plan as tensor_parallel_plan
-from attnops.distributed.tensor_parallel import whole_state_dict as whole_state_dict
+
+if TYPE_CHECKING:
+    from attnops.distributed.tensor_parallel import tensor_parallel_plan as tensor_parallel_plan
+    from attnops.distributed.tensor_parallel import whole_state_dict as whole_state_dict
+
+# Imported when first asked for: DTensor, which they need, loads sympy, and takes a second.
+_LATE = {"tensor_parallel_plan": "tensor_parallel", "whole_state_dict": "tensor_parallel"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _LATE:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(f"{__name__}.{_LATE[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LATE])

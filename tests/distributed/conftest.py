@@ -55,7 +55,7 @@ def _quick_starts() -> Any:
         return multiprocessing.get_context("spawn")
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(
-        ["attnops.distributed", "attnops.graph", "torch.distributed.fsdp", "torch_geometric.data"]
+        ["attnops.distributed.tensor_parallel", "attnops.graph", "torch.distributed.fsdp", "torch_geometric.data"]
     )
     return context
 
