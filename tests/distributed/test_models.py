@@ -161,6 +161,11 @@ TENSOR: dict[str, tuple[type[nn.Module], dict[str, Any]]] = {
     "alibi, no gate": (Decoder, {"position": "alibi", "activation": "gelu"}),
     "encoder": (Encoder, {"position": "learned", "norm_position": "post", "qk_norm": "unit"}),
     "encoder-decoder": (EncoderDecoder, {"kv_heads": 2, "position": "sinusoidal"}),
+    "relative": (Decoder, {"position": "relative"}),
+    "relative, both sides": (EncoderDecoder, {"position": "relative", "kv_heads": 2}),
+    "shaw, sinks": (Decoder, {"position": "shaw", "sinks": True}),
+    "alibi, sinks": (Encoder, {"position": "alibi", "sinks": True}),
+    "norms of heads": (Decoder, {"qk_norm": True, "kv_heads": 2}),
 }
 
 
@@ -170,10 +175,7 @@ def test_tensor_parallel_equals_one_process(ranks: Any, name: str) -> None:
 
 
 REFUSED = {
-    "RelativeBias": {"position": "relative"},
-    "RelativeKeys": {"position": "shaw"},
-    "Sink": {"sinks": True},
-    "qk_norm": {"qk_norm": True},
+    "qk_norm='full'": {"qk_norm": "full"},
     "LatentAttention": {"latent": LatentConfig(rank=8)},
     "MixtureOfExperts": {"experts": ExpertsConfig(4)},
 }
