@@ -29,9 +29,10 @@ class Layer(nn.Module):
         super().__init__()
         self.query, self.key, self.value = nn.Linear(5, HEADS * DIM), nn.Linear(5, KV_HEADS * DIM), nn.Linear(5, 4)
         self.out = nn.Linear(2 * HEADS, 5)
-        self.bias = attnops.EdgeBias(2, HEADS) + attnops.TimeGap(HEADS) + attnops.ALiBi(HEADS)
+        self.bias = attnops.EdgeBias(2, HEADS) + attnops.TimeGap(HEADS) + attnops.ALiBi(HEADS) + attnops.Sink(HEADS)
         self.score = attnops.Additive(HEADS, DIM) if bipartite else attnops.DotProduct(softcap=4.0)
         nn.init.normal_(self.bias.terms[0].weight)
+        nn.init.normal_(self.bias.terms[3].weight)
 
     def rows(self, x: Tensor, which: str) -> Tensor:
         heads = HEADS if which == "query" else KV_HEADS
@@ -179,7 +180,11 @@ def test_bad_arguments(tmp_path: Path) -> None:
         (lambda: MappedEdges.write(tmp_path / "e", [], query_block=1, key_block=1), "is not empty"),
         (lambda: MappedEdges.write(tmp_path / "f", [], query_block=1, key_block=1), "parts is empty"),
         (lambda: out_of_core.attend(x, other, x, edges), "key is MappedRows"),
-        (lambda: out_of_core.attend(x, x, x, edges, bias=attnops.Sink(2) + attnops.ALiBi(2)), "a Sink or a pattern"),
+        (lambda: out_of_core.attend(x, x, x, edges, bias=attnops.Sink(3)), "Sink has 3 heads; query has 2"),
+        (
+            lambda: out_of_core.attend(x, x, x, edges, bias=attnops.ALiBi(2) + attnops.Causal()),
+            "a pattern cannot be had",
+        ),
         (lambda: map_rows(lambda a, b: a, x, other), "they must be the same"),
         (lambda: map_rows(lambda a: a[:1], x), r"function gives \[1, 2, 4\]"),
         (lambda: sum_rows(lambda where, a: a, x), "it must be one number"),

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from attnops.biases import Bias, Sink
+from attnops.biases.base import BiasSum
 from attnops.coords import Coords
 from attnops.distributed.out_of_core.mapped_edges import MappedEdges
 from attnops.distributed.out_of_core.mapped_rows import MappedRows
@@ -37,7 +38,7 @@ def attend(
         query: `[Nq, H, D]`. key: `[Nk, Hkv, D]`. value: `[Nk, Hkv, Dv]`; in blocks of `edges.query_block` and
             `edges.key_block` rows.
         edges: who hears whom, with data that biases read as `edge.NAME`.
-        bias: as of `attend`, but no tensor (a bias a edge is edge data) and no `Sink`.
+        bias: as of `attend`, but no tensor (a bias a edge is edge data).
         coords: of queries and of keys, in memory. A position that is not given is the row in the whole graph, and
             `index` counts from the first row of a block.
         score, scale, backend: as of `attend`.
@@ -46,7 +47,7 @@ def attend(
         `[Nq, H, Dv]`, in a folder beside the query's that is removed when nothing refers to it.
 
     Raises:
-        ValueError: sizes, blocks or coords that do not fit; a `Sink`, a pattern, a bias that depends on all positions.
+        ValueError: sizes, blocks or coords that do not fit; a pattern, a bias that depends on all positions.
 
     Example:
         >>> import attnops, tempfile, torch
@@ -61,7 +62,10 @@ def attend(
     """
     _check(query, key, value, edges, bias, score)
     of_queries, of_keys = _both_sides(coords, edges)
+    bias, sinks = _apart(bias)
     learned = [each for prior in (bias, score) if isinstance(prior, nn.Module) for each in prior.parameters()]
+    of_tiles = list(learned)
+    learned += (sink.weight for sink in sinks)
 
     def attend_tile(q: Tensor, k: Tensor, v: Tensor, of_query: int, of_key: int) -> AttentionOutput:
         """`[n, H, D]` rows to the partial result of one tile, `[H, n, Dv]`."""
@@ -97,6 +101,8 @@ def attend(
             known = AttentionOutput(q.new_zeros(*shape, value.width[1]), torch.full(shape, -torch.inf, dtype=lse.dtype))
             for of_key in edges.keys_of(block):
                 known = merge([known, attend_tile(q, key.read(of_key), value.read(of_key), block, of_key)])
+            for sink in sinks:
+                known = merge([known, _heard_by_none(known, sink)])
             assert known.lse is not None
             out.write(block, known.out.transpose(0, 1))
             lse.write(block, known.lse.t())
@@ -109,6 +115,13 @@ def attend(
             assert files.grad is not None
             upstream, whole = (each.read(block).transpose(0, 1) for each in (files.grad, files))
             whole_lse = lse_files.read(block).t()
+            # A sink's share gives nothing: the derivative by its logit is -share · upstream · out.
+            for place, sink in enumerate(sinks, len(learned) - len(sinks)):
+                heard = whole_lse != -torch.inf
+                share = torch.where(heard, (sink.weight.detach().to(lse.dtype)[:, None] - whole_lse).exp(), 0)
+                if sink.weight.requires_grad:
+                    gradient = -(share * (upstream * whole).sum(-1)).sum(-1).to(sink.weight.dtype)
+                    add_up(total, [gradient if other == place else None for other in range(len(learned))])
             for of_key in edges.keys_of(block):
                 with torch.enable_grad():
                     leaves = [
@@ -116,7 +129,7 @@ def attend(
                         for rows, which in ((query, block), (key, of_key), (value, of_key))
                     ]
                     part = attend_tile(leaves[0], leaves[1], leaves[2], block, of_key)
-                wanted = [each for each in (*leaves, *learned) if each.requires_grad]
+                wanted = [each for each in (*leaves, *of_tiles) if each.requires_grad]
                 if not wanted:
                     continue
                 assert part.lse is not None
@@ -129,12 +142,27 @@ def attend(
                     gradient = next(gradients) if leaf.requires_grad else None
                     if gradient is not None:
                         rows.files.add_gradient(which, gradient)
-                add_up(total, [next(gradients) if each.requires_grad else None for each in learned])
+                add_up(total, [next(gradients) if each.requires_grad else None for each in of_tiles])
         files.grad = None  # it went on to query, key and value: another backward pass begins at nothing
         return total
 
     out.token = placed(torch.zeros(()), backward, (query, key, value), learned)
     return out
+
+
+def _apart(bias: Bias | None) -> tuple[Bias | None, list[Sink]]:
+    """What tiles add to their logits, and the sinks, of which each query hears once."""
+    terms = () if bias is None else bias.terms
+    sinks = [term for term in terms if isinstance(term, Sink)]
+    rest = tuple(term for term in terms if not isinstance(term, Sink))
+    return (rest[0] if len(rest) == 1 else BiasSum(rest, None) if rest else None), sinks
+
+
+def _heard_by_none(known: AttentionOutput, sink: Sink) -> AttentionOutput:
+    """A sink as a part: one logit a head and nothing behind it, for the rows that hear some key."""
+    assert known.lse is not None
+    logit = sink.weight.detach().to(known.lse.dtype)[:, None]
+    return AttentionOutput(torch.zeros_like(known.out), torch.where(known.lse == -torch.inf, -torch.inf, logit))
 
 
 def _coords(coords: Coords, first: int, count: int, offset: int) -> Coords:
@@ -184,8 +212,10 @@ def _check(
         return
     if not isinstance(bias, Bias):
         raise TypeError(f"bias is {type(bias).__name__}; it must be a Bias: what each edge has is edge data")
-    if bias.pattern is not None or any(isinstance(term, Sink) for term in bias.terms):
-        raise ValueError(f"bias is {bias}; a Sink or a pattern cannot be had over tiles of edges")
+    if bias.pattern is not None:
+        raise ValueError(f"bias is {bias}; a pattern cannot be had over tiles of edges")
     for term in bias.terms:
+        if isinstance(term, Sink) and term.heads != query.width[0]:
+            raise ValueError(f"bias Sink has {term.heads} heads; query has {query.width[0]}")
         if getattr(term, "depends_on_length", False):
             raise ValueError(f"bias {term} depends on the largest position of all nodes, which one tile does not know")
