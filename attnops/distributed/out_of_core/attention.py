@@ -120,8 +120,8 @@ def attend(
                 heard = whole_lse != -torch.inf
                 share = torch.where(heard, (sink.weight.detach().to(lse.dtype)[:, None] - whole_lse).exp(), 0)
                 if sink.weight.requires_grad:
-                    gradient = -(share * (upstream * whole).sum(-1)).sum(-1).to(sink.weight.dtype)
-                    add_up(total, [gradient if other == place else None for other in range(len(learned))])
+                    of_sink = -(share * (upstream * whole).sum(-1)).sum(-1).to(sink.weight.dtype)
+                    add_up(total, [of_sink if other == place else None for other in range(len(learned))])
             for of_key in edges.keys_of(block):
                 with torch.enable_grad():
                     leaves = [
