@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
-import tempfile
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,8 +20,10 @@ from attnops.distributed.out_of_core.mapped_file import (
     reserve,
     write_header,
 )
+from attnops.distributed.out_of_core.scratch import make_scratch, remove_stale, remove_with
 
 HEADER = "rows.json"
+INTERMEDIATE, GRADIENT = "rows-", "grad-"  # how the names of folders begin that are removed
 # What attention over one tile holds at most, in rows of query, key, value and output, and in bytes an edge: measured,
 # see tests/distributed/test_out_of_core.py.
 ROWS_AT_ONCE, BYTES_AN_EDGE = 20, 120
@@ -32,15 +32,19 @@ ROWS_AT_ONCE, BYTES_AN_EDGE = 20, 120
 class RowFiles:
     """`[N, …]` in files of `block` rows each, and their gradient."""
 
-    def __init__(
-        self, folder: Path, num_rows: int, width: tuple[int, ...], block: int, dtype: torch.dtype, scratch: bool
-    ) -> None:
+    def __init__(self, folder: Path, num_rows: int, width: tuple[int, ...], block: int, dtype: torch.dtype) -> None:
         self.folder, self.num_rows, self.width = folder, num_rows, width
         self.block, self.dtype = block, dtype
         self.num_blocks = -(-num_rows // block)
         self.grad: RowFiles | None = None
-        if scratch:  # removed when nothing refers to it
-            weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+
+    @staticmethod
+    def scratch(parent: Path, prefix: str, *form: Any) -> RowFiles:
+        """Files in a folder of their own in `parent`, removed when nothing refers to them."""
+        folder, lock = make_scratch(parent, prefix)
+        files = RowFiles(folder, *form)
+        remove_with(files, folder, lock)
+        return files.make()
 
     def make(self) -> RowFiles:
         """Files of zeros, whose room is taken at once: writing to a mapping on a full disk would end the process."""
@@ -65,8 +69,7 @@ class RowFiles:
         """Add to the gradient of a block, in float32 at least."""
         if self.grad is None:
             dtype = torch.promote_types(self.dtype, torch.float32)
-            folder = Path(tempfile.mkdtemp(prefix="grad-", dir=self.folder))
-            self.grad = RowFiles(folder, self.num_rows, self.width, self.block, dtype, scratch=True).make()
+            self.grad = RowFiles.scratch(self.folder, GRADIENT, self.num_rows, self.width, self.block, dtype)
         self.grad.read(index).add_(gradient)
 
     def tensor(self) -> Tensor:
@@ -145,7 +148,9 @@ class MappedRows:
         path = Path(folder) / HEADER
         header = read_header(path, {"num_rows": 0, "block": 1}, {"width": list, "dtype": str})
         dtype, width = require_dtype(f"{path}: ", header["dtype"]), require_width(f"{path}: ", header["width"])
-        files = RowFiles(Path(folder), header["num_rows"], width, header["block"], dtype, scratch=False)
+        remove_stale(Path(folder), GRADIENT)
+        remove_stale(Path(folder).parent, INTERMEDIATE)
+        files = RowFiles(Path(folder), header["num_rows"], width, header["block"], dtype)
         return MappedRows.__new__(MappedRows)._hold(files, requires_grad)
 
     @staticmethod
@@ -164,8 +169,8 @@ class MappedRows:
 
     def like(self, width: tuple[int, ...], dtype: torch.dtype) -> MappedRows:
         """As many other rows, in a folder beside this one that is removed when nothing refers to them."""
-        folder = Path(tempfile.mkdtemp(prefix="rows-", dir=self.files.folder.parent))
-        files = RowFiles(folder, self.num_rows, tuple(width), self.block, dtype, scratch=True).make()
+        form = self.num_rows, tuple(width), self.block, dtype
+        files = RowFiles.scratch(self.files.folder.parent, INTERMEDIATE, *form)
         return MappedRows.__new__(MappedRows)._hold(files)
 
     @property
@@ -240,7 +245,8 @@ def _made(
     width, dtype = require_width("", width), require_dtype("", dtype)
     if (Path(folder) / HEADER).exists():
         raise ValueError(f"folder {folder} holds rows already; MappedRows.open reads them")
-    return RowFiles(Path(folder), num_rows, width, block, dtype, scratch=False).make()
+    remove_stale(Path(folder).parent, INTERMEDIATE)
+    return RowFiles(Path(folder), num_rows, width, block, dtype).make()
 
 
 def _name(files: RowFiles) -> None:
