@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from torch import Tensor
 
 from attnops.biases import Bias
+from attnops.checks import require_flag
 from attnops.coords import Coords
 from attnops.distributed.agreement import agree
 from attnops.distributed.exchange import exchange, group_refusal, needs_gradient, refuse
@@ -81,7 +82,8 @@ def graph_attend(
     same: dict[str, object] = {"plan": halo.name}
     try:
         _check_vectors(query, key, value, plan)
-        _check_priors(pattern, bias, plan)
+        _check_priors(pattern, bias, plan, query.shape[-3])
+        require_flag(return_lse=return_lse, return_weights=return_weights)
         sides = _sides(coords, plan)
         if edge_data is not None:
             if not isinstance(edge_data, Mapping):
@@ -98,6 +100,7 @@ def graph_attend(
             "scale": scale,
             "coords of keys": [(name, data.dtype, list(data.shape[:-1])) for name, data in sides[1].data.items()],
             "dropout": dropout,
+            "backend": backend,
             "gradients": needs_gradient(key, value, *sides[1].data.values()),
         }
     except (TypeError, ValueError) as error:
@@ -167,7 +170,7 @@ def _check_vectors(query: Tensor, key: Tensor, value: Tensor, plan: HaloPlan) ->
         raise ValueError(f"query, key and value have shapes {shapes}; batch, D and heads must fit")
 
 
-def _check_priors(pattern: Pattern | None, bias: Bias | Pattern | Tensor | None, plan: HaloPlan) -> None:
+def _check_priors(pattern: Pattern | None, bias: Bias | Pattern | Tensor | None, plan: HaloPlan, heads: int) -> None:
     if pattern is not None and not isinstance(pattern, Pattern):
         raise TypeError(
             f"pattern is a {type(pattern).__name__}; it must be a Pattern or None: the edges are the plan's"
@@ -181,6 +184,8 @@ def _check_priors(pattern: Pattern | None, bias: Bias | Pattern | Tensor | None,
                     "write it over a coord that you give, or as edge data"
                 )
     for term in bias.terms if isinstance(bias, Bias) else ():
+        if term.heads is not None and term.heads != heads:
+            raise ValueError(f"bias {type(term).__name__} has {term.heads} heads; query has {heads}")
         if getattr(term, "depends_on_length", False):
             raise ValueError(f"bias {term} depends on the largest position of all nodes, which one rank does not know")
     if isinstance(bias, Tensor) and bias.ndim and bias.shape[-1] not in (1, plan.edges.num_edges):

@@ -259,6 +259,12 @@ def refused(group: Any, change: str) -> str:
             arguments["edge_data"] = {"attr": p.attr[:3]}
         if odd and change == "edge data of another type":
             arguments["edge_data"] = [1]
+        if odd and change == "backend":
+            arguments["backend"] = "nativ"
+        if odd and change == "flag":
+            arguments["return_lse"] = 1
+        if odd and change == "heads of a bias":
+            arguments["bias"] = attnops.ALiBi(HEADS + 1)
         if change == "index":
             arguments["pattern"] = attnops.GlobalTokens(torch.tensor([0]))
         if change == "length":
@@ -282,6 +288,9 @@ WORDS = {
     "bias": "bias is NoneType on rank 0, (['ALiBi'], None) on rank 1",
     "coords": "coords of keys is [] on rank 0, [('time'",
     "bias of other edges": "bias has shape [4, 3]; it must be",
+    "backend": "backend is auto on rank 0, nativ on rank 1",
+    "flag": "return_lse is 1",
+    "heads of a bias": "bias ALiBi has 5 heads; query has 4",
     "index": "GlobalTokens reads index",
     "length": "depends on the largest position",
     "edge data": "edge data attr has shape [3, 2]; its first axis must be E",
