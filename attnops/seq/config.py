@@ -10,6 +10,7 @@ from attnops.biases.rotary import Rotary
 from attnops.biases.rotary_scaling import RotaryScaling
 from attnops.checks import require_flag, require_number, require_positive
 from attnops.patterns.base import Pattern
+from attnops.seq.feedforward import check_activation
 
 if TYPE_CHECKING:
     from attnops.seq.mla import LatentConfig
@@ -20,7 +21,6 @@ Item = TypeVar("Item")
 
 NORMS = ("rms", "layer")
 NORM_POSITIONS = ("pre", "post", "both", "parallel")
-ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu")
 POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "relative", "shaw", "none")
 QK_NORMS = (False, True, "full", "unit")
 
@@ -126,7 +126,7 @@ class TransformerConfig:
             self.head_dim = self.dim // self.heads
         _require_one_of("norm", self.norm, NORMS)
         _require_one_of("norm_position", self.norm_position, NORM_POSITIONS)
-        _require_one_of("activation", self.activation, ACTIVATIONS)
+        check_activation(self.activation)
         if self.ff_dim is None:
             self.ff_dim = gated_width(self.dim) if "glu" in self.activation else 4 * self.dim
         require_positive(head_dim=self.head_dim, ff_dim=self.ff_dim)
@@ -137,6 +137,11 @@ class TransformerConfig:
             sinks=self.sinks, tie_embeddings=self.tie_embeddings, causal=self.causal, ff_bias=self.ff_bias,
             attention_bias=self.attention_bias, output_bias=self.output_bias, head_bias=self.head_bias,
         )  # fmt: skip
+        require_flag(
+            norm_bias=self.norm_bias, first_norm=self.first_norm, embedding_norm=self.embedding_norm,
+            **({} if self.final_norm is None else {"final_norm": self.final_norm}),
+        )  # fmt: skip
+        self._check_numbers()
         if self.parallel_norms not in (1, 2):
             raise ValueError(f"parallel_norms is {self.parallel_norms}; it must be 1 or 2")
         for name in ("position", "rotary_scaling", "pattern", "experts", "qk_norm", "temperature", "rotary_base"):
@@ -149,6 +154,45 @@ class TransformerConfig:
             pattern = self.at("pattern", layer)
             if pattern is not None and not isinstance(pattern, Pattern):
                 raise TypeError(f"pattern is {type(pattern).__name__}; it must be a Pattern, None, or a list of them")
+        self._check_kinds()
+
+    def _check_numbers(self) -> None:
+        for name in ("scale", "embedding_scale", "logit_scale"):
+            if getattr(self, name) is not None:
+                require_number(**{name: getattr(self, name)})
+        for name in ("softcap", "final_softcap", "qkv_clip"):
+            value = getattr(self, name)
+            if value is not None:
+                require_number(**{name: value})
+                if not value > 0:
+                    raise ValueError(f"{name} is {value}; it must be positive, or None for none")
+        if self.norm_eps < 0:
+            raise ValueError(f"norm_eps is {self.norm_eps}; it must be 0 or more")
+        for name in ("learned_offset", "token_types"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+                raise ValueError(f"{name} is {value!r}; it must be an integer of 0 or more")
+        if self.encoder_layers is not None:
+            require_positive(encoder_layers=self.encoder_layers)
+        if self.alibi_slopes is not None:
+            require_number(**{f"alibi_slopes[{h}]": slope for h, slope in enumerate(self.alibi_slopes)})
+            if len(self.alibi_slopes) != self.heads:
+                raise ValueError(f"alibi_slopes holds {len(self.alibi_slopes)} slopes; it must hold {self.heads}")
+
+    def _check_kinds(self) -> None:
+        from attnops.seq.mla import LatentConfig
+        from attnops.seq.moe import ExpertsConfig
+        from attnops.seq.temperature import AttentionTemperature
+
+        if self.latent is not None and not isinstance(self.latent, LatentConfig):
+            raise TypeError(f"latent is {type(self.latent).__name__}; it must be a LatentConfig, or None")
+        for layer in range(self.layers):
+            for name, kind in (("experts", ExpertsConfig), ("temperature", AttentionTemperature)):
+                value = self.at(name, layer)
+                if value is not None and not isinstance(value, kind):
+                    raise TypeError(
+                        f"{name} is {type(value).__name__}; it must be an {kind.__name__}, None, or a list of them"
+                    )
 
     def at(self, name: str, layer: int) -> Any:
         """What layer number `layer` has for the argument `name`."""

@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnops.checks import require_positive
+
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu")
+
 
 class FeedForward(nn.Module):
     """W₂ σ(W₁ x), or with a gate W₂ (σ(W₁ x) ⊙ W₃ x).
@@ -14,6 +18,9 @@ class FeedForward(nn.Module):
     Args:
         activation: "relu", "gelu", "gelu_tanh", "silu"; gated: "swiglu" (silu), "geglu" (gelu), "geglu_tanh", "reglu".
         bias: whether the linear layers have one.
+
+    Raises:
+        ValueError: an unknown activation; a width below 1.
 
     Source: gates: Shazeer 2020, arXiv:2002.05202.
 
@@ -26,6 +33,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, dim: int, ff_dim: int, activation: str = "swiglu", bias: bool = False) -> None:
         super().__init__()
+        require_positive(dim=dim, ff_dim=ff_dim)
+        check_activation(activation)
         self.activation = activation
         self.gated = "glu" in activation
         self.up = nn.Linear(dim, 2 * ff_dim if self.gated else ff_dim, bias=bias)
@@ -51,4 +60,11 @@ def activate(x: Tensor, activation: str) -> Tensor:
         return F.gelu(x)
     if activation in ("gelu_tanh", "geglu_tanh"):
         return F.gelu(x, approximate="tanh")
-    return F.silu(x)
+    return F.silu(x)  # "silu", "swiglu"
+
+
+def check_activation(activation: object, *more: str) -> None:
+    """Raise `ValueError` for a name that is not in `ACTIVATIONS`, nor among `more`."""
+    known = (*ACTIVATIONS, *more)
+    if activation not in known:
+        raise ValueError(f"activation is {activation!r}; it must be one of {', '.join(map(repr, known))}")

@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnops.checks import require_positive
 from attnops.seq.config import TransformerConfig
 from attnops.seq.context import read_mask
 from attnops.seq.encoder import Encoder
@@ -43,10 +44,24 @@ class MaskedTokenHead(nn.Module):
 
 
 class MaskedLanguageModel(nn.Module):
-    """An encoder that predicts masked tokens: ids `[B, N]` to logits `[B, N, V]`. See `mask_tokens`."""
+    """An encoder that predicts masked tokens: ids `[B, N]` to logits `[B, N, V]`. See `mask_tokens`.
+
+    Raises:
+        TypeError: what is no `Encoder`.
+
+    Source: Devlin et al. 2019, arXiv:1810.04805.
+
+    Example:
+        >>> import torch
+        >>> from attnops.seq import Encoder, MaskedLanguageModel, TransformerConfig
+        >>> model = MaskedLanguageModel(Encoder(TransformerConfig(vocab_size=10, dim=16, layers=1, heads=2)))
+        >>> model(torch.tensor([[1, 9, 3]])).shape
+        torch.Size([1, 3, 10])
+    """
 
     def __init__(self, encoder: Encoder) -> None:
         super().__init__()
+        _check(encoder)
         self.encoder, self.head = encoder, MaskedTokenHead(encoder.config)
 
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
@@ -60,7 +75,7 @@ class SequenceClassifier(nn.Module):
         pool: "mean", or "first" (BERT's [CLS]; the first real one where the left is padding).
 
     Raises:
-        ValueError: another pool.
+        TypeError: what is no `Encoder`. ValueError: another pool; fewer than one class.
 
     Example:
         >>> import torch
@@ -74,6 +89,8 @@ class SequenceClassifier(nn.Module):
         super().__init__()
         if pool not in ("mean", "first"):
             raise ValueError(f"pool is {pool!r}; it must be 'mean' or 'first'")
+        _check(encoder)
+        require_positive(classes=classes)
         self.encoder, self.pool = encoder, pool
         self.dropout = nn.Dropout(encoder.config.dropout)
         self.head = nn.Linear(encoder.config.dim, classes)
@@ -86,10 +103,23 @@ class SequenceClassifier(nn.Module):
 
 
 class TokenClassifier(nn.Module):
-    """A class for each token: ids `[B, N]` to logits `[B, N, classes]`."""
+    """A class for each token: ids `[B, N]` to logits `[B, N, classes]`.
+
+    Raises:
+        TypeError: what is no `Encoder`. ValueError: fewer than one class.
+
+    Example:
+        >>> import torch
+        >>> from attnops.seq import Encoder, TokenClassifier, TransformerConfig
+        >>> encoder = Encoder(TransformerConfig(vocab_size=10, dim=16, layers=1, heads=2))
+        >>> TokenClassifier(encoder, classes=3)(torch.tensor([[1, 2], [4, 5]])).shape
+        torch.Size([2, 2, 3])
+    """
 
     def __init__(self, encoder: Encoder, classes: int) -> None:
         super().__init__()
+        _check(encoder)
+        require_positive(classes=classes)
         self.encoder = encoder
         self.dropout = nn.Dropout(encoder.config.dropout)
         self.head = nn.Linear(encoder.config.dim, classes)
@@ -113,12 +143,18 @@ class SentenceEmbedder(nn.Module):
 
     def __init__(self, encoder: Encoder, normalize: bool = True) -> None:
         super().__init__()
+        _check(encoder)
         self.encoder, self.normalize = encoder, normalize
 
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Vectors `[B, dim]`."""
         text = mean_pool(self.encoder(ids, attention_mask), read_mask(attention_mask, ids.shape[0], ids.shape[1]))
         return F.normalize(text, dim=-1) if self.normalize else text
+
+
+def _check(encoder: object) -> None:
+    if not isinstance(encoder, Encoder):
+        raise TypeError(f"encoder is {type(encoder).__name__}; it must be an Encoder")
 
 
 def mean_pool(x: Tensor, real: Tensor | None) -> Tensor:

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from attnops.checks import require_number
+from attnops.coords import is_concrete
 
 IGNORED = -100
 """A label that no loss counts, as in Hugging Face's data."""
@@ -23,7 +24,7 @@ def causal_lm_loss(
         segments: `[B, N]` of packed documents; the first token of one is not predicted from the one before.
 
     Raises:
-        ValueError: shapes that do not fit.
+        TypeError: labels that are no integers. ValueError: shapes that do not fit; a label out of the vocabulary.
 
     Example:
         >>> import torch
@@ -32,6 +33,7 @@ def causal_lm_loss(
         tensor(4.)
     """
     _check("ids", ids, logits)
+    _check_labels("ids", ids, logits)
     target = ids[:, 1:]
     if attention_mask is not None:
         _check("attention_mask", attention_mask, logits)
@@ -46,7 +48,7 @@ def masked_lm_loss(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean of -log p(label) where `labels [B, N]` is not -100; `logits [B, N, V]`. See `mask_tokens`.
 
     Raises:
-        ValueError: shapes that do not fit.
+        TypeError: labels that are no integers. ValueError: shapes that do not fit; a label out of the vocabulary.
 
     Example:
         >>> import torch
@@ -55,6 +57,7 @@ def masked_lm_loss(logits: Tensor, labels: Tensor) -> Tensor:
         tensor(4.)
     """
     _check("labels", labels, logits)
+    _check_labels("labels", labels, logits)
     return _mean_loss(logits, labels)
 
 
@@ -66,7 +69,8 @@ def sequence_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) 
         label_smoothing: ε.
 
     Raises:
-        ValueError: shapes that do not fit; ε below 0 or above 1.
+        TypeError: labels that are no integers. ValueError: shapes that do not fit; a label out of the vocabulary; ε
+            below 0 or above 1.
 
     Source: label smoothing: Szegedy et al. 2016, arXiv:1512.00567, with ε = 0.1 in Vaswani et al. 2017.
 
@@ -80,6 +84,7 @@ def sequence_loss(logits: Tensor, labels: Tensor, label_smoothing: float = 0.0) 
     if not 0 <= label_smoothing <= 1:
         raise ValueError(f"label_smoothing is {label_smoothing}; it must lie in 0 … 1")
     _check("labels", labels, logits)
+    _check_labels("labels", labels, logits)
     return _mean_loss(logits, labels, label_smoothing)
 
 
@@ -88,7 +93,7 @@ def summed_loss(logits: Tensor, target: Tensor, smoothing: float = 0.0) -> Tenso
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
     return F.cross_entropy(
-        logits.flatten(0, 1), target.flatten(), ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
+        logits.flatten(0, 1), target.flatten().long(), ignore_index=IGNORED, reduction="sum", label_smoothing=smoothing
     )
 
 
@@ -98,7 +103,24 @@ def _mean_loss(logits: Tensor, target: Tensor, smoothing: float = 0.0) -> Tensor
 
 
 def _check(name: str, ids: Tensor, logits: Tensor) -> None:
+    for which, given in (("logits", logits), (name, ids)):
+        if not isinstance(given, Tensor):
+            raise TypeError(f"{which} is {type(given).__name__}; it must be a tensor")
+    if not logits.is_floating_point():
+        raise TypeError(f"logits is {logits.dtype}; it must hold real numbers")
     if logits.ndim != 3:
         raise ValueError(f"logits has shape {list(logits.shape)}; it must be [B, N, V]")
     if ids.shape != logits.shape[:2]:
         raise ValueError(f"{name} has shape {list(ids.shape)}; it must be {list(logits.shape[:2])}, as logits")
+
+
+def _check_labels(name: str, labels: Tensor, logits: Tensor) -> None:
+    """Raise unless labels are ids of the vocabulary, or -100."""
+    if labels.dtype not in (torch.int32, torch.int64):
+        raise TypeError(f"{name} is {labels.dtype}; it must be an integer tensor [B, N]")
+    if is_concrete(labels):
+        wrong = labels[((labels < 0) & (labels != IGNORED)) | (labels >= logits.shape[-1])]
+        if wrong.numel():
+            raise ValueError(
+                f"{name} holds {int(wrong[0])}; a label must lie in 0 … {logits.shape[-1] - 1}, or be {IGNORED}"
+            )

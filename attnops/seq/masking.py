@@ -7,7 +7,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from attnops.checks import require_number
+from attnops.checks import require_index, require_number, require_positive
+from attnops.seq.context import read_mask
+from attnops.seq.embeddings import check_ids
 from attnops.seq.losses import IGNORED
 
 
@@ -31,7 +33,8 @@ def mask_tokens(
         (inputs, labels), both `[B, N]`; labels are -100 where nothing is to be predicted.
 
     Raises:
-        ValueError: a rate that is not in 0 … 1, a mask_id out of range.
+        TypeError: ids or a mask_id that are no integers. ValueError: a rate that is not in 0 … 1; a mask_id or an id
+            out of range; a mask of another shape.
 
     Source: Devlin et al. 2019, arXiv:1810.04805.
 
@@ -45,15 +48,17 @@ def mask_tokens(
     require_number(rate=rate)
     if not 0 <= rate <= 1:
         raise ValueError(f"rate is {rate}; it must lie in 0 … 1")
-    if not 0 <= mask_id < vocab_size:
-        raise ValueError(f"mask_id is {mask_id}; it must lie in 0 … {vocab_size - 1}")
+    require_positive(vocab_size=vocab_size)
+    require_index(vocab_size, mask_id=mask_id)
+    check_ids("ids", ids, vocab_size)
 
     def draw() -> Tensor:
         return torch.rand(ids.shape, generator=generator, device=ids.device)
 
     chosen = draw() < rate
-    if attention_mask is not None:
-        chosen = chosen & (attention_mask != 0)
+    real = read_mask(attention_mask, *ids.shape)
+    if real is not None:
+        chosen = chosen & real
     for special in special_ids:
         chosen = chosen & (ids != special)
     labels = ids.masked_fill(~chosen, IGNORED)

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnops.checks import require_number, require_positive
-from attnops.seq.feedforward import FeedForward, activate
+from attnops.checks import require_flag, require_number, require_positive
+from attnops.seq.feedforward import FeedForward, activate, check_activation
 from attnops.seq.grouped import grouped_linear
 from attnops.seq.routing import choose_experts, within_capacity
 
@@ -50,8 +50,17 @@ class ExpertsConfig:
         balance_coef, z_coef: the factors of the two losses in `Routings.loss`.
 
     Raises:
-        ValueError: a number out of range; groups that do not divide the experts or leave too few to choose; weights of
-            one expert normalised (they are 1 whatever the router says) where no balance loss trains the router.
+        TypeError: a number or a flag of another kind.
+        ValueError: a number out of range; an unknown activation; groups that do not divide the experts or leave too few
+            to choose; weights of one expert normalised (they are 1 whatever the router says) where no balance loss
+            trains the router.
+
+    Example:
+        >>> from attnops.seq import Decoder, ExpertsConfig, TransformerConfig
+        >>> experts = ExpertsConfig(count=4, top_k=2)
+        >>> config = TransformerConfig(vocab_size=10, dim=16, layers=2, heads=2, experts=[None, experts])
+        >>> [type(block.feedforward).__name__ for block in Decoder(config).blocks]
+        ['FeedForward', 'MixtureOfExperts']
     """
 
     count: int
@@ -94,10 +103,19 @@ class ExpertsConfig:
         ):
             if value not in known:
                 raise ValueError(f"{name} is {value!r}; it must be one of {list(known)}")
-        if self.shared < 0:
-            raise ValueError(f"shared is {self.shared}; it must be 0 or more")
-        if self.capacity_factor is not None and not self.capacity_factor > 0:
-            raise ValueError(f"capacity_factor is {self.capacity_factor}; it must be above 0, or None")
+        require_flag(normalize=self.normalize, balance_bias=self.balance_bias, bias=self.bias)
+        if self.activation is not None:
+            check_activation(self.activation, "clamped_swiglu")
+        if not self.limit > 0:
+            raise ValueError(f"limit is {self.limit}; it must be above 0")
+        if isinstance(self.shared, bool) or not isinstance(self.shared, int) or self.shared < 0:
+            raise ValueError(f"shared is {self.shared!r}; it must be an integer of 0 or more")
+        if self.shared and self.activation == "clamped_swiglu":
+            raise ValueError("shared is given with 'clamped_swiglu', which a FeedForward does not have")
+        if self.capacity_factor is not None:
+            require_number(capacity_factor=self.capacity_factor)
+            if not self.capacity_factor > 0:
+                raise ValueError(f"capacity_factor is {self.capacity_factor}; it must be above 0, or None")
         if self.top_k == 1 and self.normalize and self.balance_coef == 0:
             raise ValueError(
                 "normalize is True with top_k=1: the one weight is then 1 whatever the router says, and without a "

@@ -29,7 +29,7 @@ def pack(documents: Sequence[Tensor | Sequence[int]], length: int, pad_id: int =
         documents: token ids, each `[n]`. length: of a row.
 
     Raises:
-        ValueError: no documents, or an empty one.
+        TypeError: tokens that are no integers. ValueError: no documents, or an empty one; a length below 1.
 
     Example:
         >>> from attnops.seq import pack
@@ -38,9 +38,17 @@ def pack(documents: Sequence[Tensor | Sequence[int]], length: int, pad_id: int =
         ([[3, 4, 5, 6], [1, 2, 0, 0]], [[0, 0, 0, 1], [0, 0, -1, -1]])
     """
     require_positive(length=length)
+    if isinstance(pad_id, bool) or not isinstance(pad_id, int):
+        raise TypeError(f"pad_id is {pad_id!r}; it must be an integer")
+    if not isinstance(documents, Sequence):
+        raise TypeError(f"documents is {type(documents).__name__}; it must be a list of token ids, each [n]")
     parts: list[Tensor] = []
     for place, document in enumerate(documents):
+        if isinstance(document, str):
+            raise TypeError(f"documents[{place}] is a str; it must be token ids [n] (see Tokenizer.encode)")
         tokens = torch.as_tensor(document)
+        if tokens.numel() and tokens.dtype not in (torch.int32, torch.int64):
+            raise TypeError(f"documents[{place}] holds {tokens.dtype}; its tokens must be integers")
         if tokens.ndim != 1 or len(tokens) == 0:
             raise ValueError(f"documents[{place}] has shape {list(tokens.shape)}; it must be [n], of 1 token or more")
         parts.extend(tokens.split(length))  # type: ignore[no-untyped-call]

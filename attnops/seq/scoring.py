@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor
 
 from attnops.checks import require_positive
 from attnops.seq.decoder import Decoder
+from attnops.seq.embeddings import check_ids
 from attnops.seq.losses import summed_loss
 
 
@@ -23,7 +22,8 @@ def perplexity(model: Decoder, ids: Tensor, window: int | None = None, stride: i
             with window - stride tokens before it, or more; stride = window cuts the text into parts.
 
     Raises:
-        ValueError: fewer than two tokens; a stride above the window.
+        TypeError: what is no `Decoder`; ids that are no integers. ValueError: ids out of range; no text, or fewer than
+            two tokens; a stride above the window.
 
     Example:
         >>> import torch
@@ -35,6 +35,11 @@ def perplexity(model: Decoder, ids: Tensor, window: int | None = None, stride: i
     """
     if isinstance(ids, Tensor) and ids.ndim == 1:
         ids = ids.unsqueeze(0)
+    if not isinstance(model, Decoder):
+        raise TypeError(f"model is {type(model).__name__}; it must be a Decoder")
+    check_ids("ids", ids, model.config.vocab_size)
+    if ids.shape[0] == 0:
+        raise ValueError("ids has no rows; there must be one text or more")
     length = ids.shape[-1]
     if length < 2:
         raise ValueError(f"ids has {length} tokens; a perplexity needs 2 or more, for the first is not predicted")
@@ -54,4 +59,5 @@ def perplexity(model: Decoder, ids: Tensor, window: int | None = None, stride: i
             logits = model(read)[:, scored - end :]
             total += float(summed_loss(logits, ids[:, scored:end]))
             scored = end
-    return math.exp(total / (ids.shape[0] * (length - 1)))
+    mean = torch.tensor(total / (ids.shape[0] * (length - 1)), dtype=torch.float64)
+    return float(mean.exp())  # inf where it is too large, and no error

@@ -168,6 +168,8 @@ class Tokenizer:
 
     def encode(self, text: str, specials: bool = False) -> list[int]:
         """The ids of a text; with `specials`, what the tokenizer puts around one is there (ours: <bos> and <eos>)."""
+        if not isinstance(text, str):
+            raise TypeError(f"text is {type(text).__name__}; it must be a str")
         encoded = self.backend.encode(text, add_special_tokens=specials)
         return [i for i, real in zip(encoded.ids, encoded.attention_mask, strict=True) if real]
 
@@ -185,6 +187,8 @@ class Tokenizer:
         Raises:
             ValueError: a side other than "left" and "right"; texts of different lengths without a padding token.
         """
+        if isinstance(texts, str) or not isinstance(texts, Sequence):
+            raise TypeError(f"texts is {type(texts).__name__}; it must be a list of str")
         if side not in ("left", "right"):
             raise ValueError(f"side is {side!r}; it must be 'left' or 'right'")
         rows = [self.encode(text, specials) for text in texts]
@@ -199,10 +203,14 @@ class Tokenizer:
         return ids, mask
 
     def _checked(self, ids: Sequence[int] | Tensor) -> list[int]:
+        if not isinstance(ids, Tensor | Sequence) or isinstance(ids, str) or (isinstance(ids, Tensor) and not ids.ndim):
+            raise TypeError(f"ids is {ids!r}; it must be a tensor or a list of integers, [N]")
         listed = ids.tolist() if isinstance(ids, Tensor) else list(ids)
         for each in listed:
             if isinstance(each, list):
                 raise ValueError("ids has more than one axis; decode takes one text, [N]")
+            if isinstance(each, bool) or not isinstance(each, int):
+                raise TypeError(f"ids holds {each!r}; an id must be an integer")
             if not 0 <= each < self.vocab_size:  # the library would leave it out without a word
                 raise ValueError(f"ids holds {each}; an id must lie in 0 … {self.vocab_size - 1}")
         return listed
@@ -239,7 +247,12 @@ class HFTokenizer(Tokenizer):
 
 
 def _each(texts: str | Iterable[str]) -> Iterable[str]:
-    return [texts] if isinstance(texts, str) else texts
+    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+        raise TypeError(f"texts is {type(texts).__name__}; it must be a str, or several")
+    for text in [texts] if isinstance(texts, str) else texts:
+        if not isinstance(text, str):
+            raise TypeError(f"texts holds {type(text).__name__}; it must hold str")
+        yield text
 
 
 def _from_list(pieces: Sequence[str], pattern: str) -> tokenizers.Tokenizer:

@@ -1,0 +1,124 @@
+"""An argument of a wrong kind or out of range: one error that names it, and never a silent other number."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from attnops.seq import (
+    Decoder,
+    Encoder,
+    ExpertsConfig,
+    FeedForward,
+    RollingCache,
+    SentenceEmbedder,
+    SequenceClassifier,
+    TokenClassifier,
+    TransformerConfig,
+    causal_lm_loss,
+    mask_tokens,
+    masked_lm_loss,
+    pack,
+    perplexity,
+    sequence_loss,
+)
+
+SIZES: dict[str, Any] = {"vocab_size": 20, "dim": 16, "layers": 2, "heads": 2}
+IDS, LOGITS = torch.tensor([[1, 2, 3]]), torch.zeros(1, 3, 20)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"experts": 3}, "experts is int; it must be an ExpertsConfig"),
+        ({"latent": 3}, "latent is int; it must be a LatentConfig"),
+        ({"temperature": [None, 2.0]}, "temperature is float; it must be an AttentionTemperature"),
+        ({"final_softcap": 0.0}, r"final_softcap is 0\.0; it must be positive"),
+        ({"softcap": -1.0}, r"softcap is -1\.0; it must be positive"),
+        ({"qkv_clip": "a"}, "qkv_clip is 'a'; it must be a real number"),
+        ({"embedding_scale": float("nan")}, "embedding_scale is nan; it must be finite"),
+        ({"logit_scale": "a"}, "logit_scale is 'a'; it must be a real number"),
+        ({"norm_eps": -1.0}, r"norm_eps is -1\.0; it must be 0 or more"),
+        ({"learned_offset": -5}, "learned_offset is -5; it must be an integer of 0 or more"),
+        ({"token_types": "a"}, "token_types is 'a'; it must be an integer of 0 or more"),
+        ({"encoder_layers": 0}, "encoder_layers is 0; it must be an integer of 1 or more"),
+        ({"alibi_slopes": [1.0]}, "alibi_slopes holds 1 slopes; it must hold 2"),
+        ({"alibi_slopes": [1.0, float("nan")]}, r"alibi_slopes\[1\] is nan"),
+        ({"final_norm": "x"}, "final_norm is 'x'; it must be True or False"),
+        ({"embedding_norm": 1}, "embedding_norm is 1; it must be True or False"),
+    ],
+)
+def test_a_config(change: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        TransformerConfig(**SIZES, **change)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"activation": "foo"}, "activation is 'foo'; it must be one of"),
+        ({"normalize": "x"}, "normalize is 'x'; it must be True or False"),
+        ({"shared": 1.5}, r"shared is 1\.5; it must be an integer of 0 or more"),
+        ({"shared": 1, "activation": "clamped_swiglu"}, "shared is given with 'clamped_swiglu'"),
+        ({"capacity_factor": float("inf")}, "capacity_factor is inf; it must be finite"),
+        ({"limit": -1.0}, r"limit is -1\.0; it must be above 0"),
+    ],
+)
+def test_experts(change: dict[str, Any], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        ExpertsConfig(4, **change)
+
+
+ENCODER = Encoder(TransformerConfig(**SIZES))
+DECODER = Decoder(TransformerConfig(**SIZES)).eval()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: FeedForward(8, 16, "foo"), "activation is 'foo'; it must be one of"),
+        (lambda: FeedForward(8, 0), "ff_dim is 0; it must be an integer of 1 or more"),
+        (lambda: SequenceClassifier(ENCODER, 0), "classes is 0; it must be an integer of 1 or more"),
+        (lambda: TokenClassifier(ENCODER, "a"), "classes is 'a'; it must be an integer of 1 or more"),
+        (lambda: SentenceEmbedder(3), "encoder is int; it must be an Encoder"),
+        (lambda: RollingCache([]), r"window is \[\]; it must be an integer"),
+        (lambda: pack([[1.5, 2]], 4), r"documents\[0\] holds torch\.float32; its tokens must be integers"),
+        (lambda: pack(["abc"], 4), r"documents\[0\] is a str"),
+        (lambda: pack([[1]], 4, pad_id=1.5), r"pad_id is 1\.5; it must be an integer"),
+        (lambda: mask_tokens(IDS.float(), 3, 20), r"ids is torch\.float32; it must be an integer tensor"),
+        (lambda: mask_tokens(IDS, 3.5, 20), r"mask_id is 3\.5; it must be an integer"),
+        (lambda: mask_tokens(IDS, 20, 20), "mask_id is 20; it must be from 0 to 19"),
+        (lambda: mask_tokens(IDS + 30, 3, 20), "ids holds 33; an id must lie in 0 … 19"),
+        (lambda: perplexity(DECODER, [1, 2]), "ids is list; it must be an integer tensor"),
+        (lambda: perplexity(ENCODER, IDS), "model is Encoder; it must be a Decoder"),
+        (lambda: perplexity(DECODER, IDS[:0]), "ids has no rows"),
+    ],
+)
+def test_a_call(call: Callable[[], object], message: str) -> None:
+    with pytest.raises((TypeError, ValueError), match=message):
+        call()
+
+
+@pytest.mark.parametrize("loss", [causal_lm_loss, masked_lm_loss, sequence_loss])
+def test_a_loss(loss: Callable[..., torch.Tensor]) -> None:
+    for wrong, message in (
+        (None, "is NoneType; it must be a tensor"),
+        (IDS.float(), r"is torch\.float32; it must be an integer tensor"),
+        (IDS + 18, "holds 20; a label must lie in 0 … 19, or be -100"),
+        (IDS - 4, "holds -3; a label must lie in 0 … 19, or be -100"),
+    ):
+        with pytest.raises((TypeError, ValueError), match=message):
+            loss(LOGITS, wrong)
+    with pytest.raises(TypeError, match="logits is NoneType"):
+        loss(None, IDS)
+    assert torch.equal(loss(LOGITS, IDS.int()), loss(LOGITS, IDS))
+
+
+def test_a_perplexity_beyond_numbers_is_infinite() -> None:
+    model = Decoder(TransformerConfig(**SIZES, tie_embeddings=False)).double().eval()
+    with torch.no_grad():
+        model.head.weight.mul_(1e9)
+    assert perplexity(model, IDS) == float("inf")
