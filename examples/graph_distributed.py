@@ -42,6 +42,8 @@ from torch.distributed.elastic.multiprocessing.errors import record
 from attnops import Edges
 from attnops.distributed import HaloPlan, halo_exchange, init_processes, partition, plan_halo
 from attnops.graph import GATv2Conv
+from examples.distributed_run import checkpoints, claim, positive
+from examples.outputs import add_out
 
 WORDS = 128  # features of a page: the many words that it may hold, hashed to so many
 
@@ -171,10 +173,6 @@ class Run:
 
     # --------------------------------------------------------------------------------------------------- checkpoints
 
-    def checkpoints(self) -> list[Path]:
-        """The whole ones, the last one last."""
-        return sorted(path for path in self.options.out.glob("step-*") if path.suffix != ".part")
-
     def save(self) -> None:
         """All processes write together; the folder gets its name when all have."""
         path = self.options.out / f"step-{len(self.losses):06}"
@@ -190,7 +188,7 @@ class Run:
             (part / "run.json").write_text(json.dumps(run), encoding="utf-8")
             shutil.rmtree(path, ignore_errors=True)
             part.rename(path)
-            for old in self.checkpoints()[:-2]:
+            for old in checkpoints(self.options.out)[:-2]:
                 shutil.rmtree(old)
         dist.barrier()
 
@@ -200,7 +198,7 @@ class Run:
         Raises:
             ValueError: a run of other settings.
         """
-        found = self.checkpoints()
+        found = checkpoints(self.options.out)
         if not found:
             return
         held: dict[str, Any] = json.loads((found[-1] / "run.json").read_text(encoding="utf-8"))
@@ -224,6 +222,12 @@ def train(options: argparse.Namespace, device: torch.device) -> list[float]:
     """Train to the last step; every loss since the first."""
     graph = find_graph(options.small)
     run = Run(graph, device, options)
+    with claim(options.out, run.settings, device.type):
+        return go_on(options, device, graph, run)
+
+
+def go_on(options: argparse.Namespace, device: torch.device, graph: Graph, run: Run) -> list[float]:
+    """From the last checkpoint, if there is one."""
     sizes = torch.tensor([run.plan.keys.num_sent, run.plan.edges.num_edges], device=device)
     every = [torch.zeros_like(sizes) for _ in range(dist.get_world_size())]
     dist.all_gather(every, sizes)
@@ -246,13 +250,6 @@ def train(options: argparse.Namespace, device: torch.device) -> list[float]:
     return run.losses
 
 
-def positive(text: str) -> int:
-    """An argument."""
-    if not text.isdecimal() or int(text) == 0:
-        raise argparse.ArgumentTypeError(f"is {text!r}; it must be an integer of 1 or more")
-    return int(text)
-
-
 @record
 def main(arguments: list[str] | None = None) -> list[float]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -261,7 +258,7 @@ def main(arguments: list[str] | None = None) -> list[float]:
     parser.add_argument(
         "--every", type=positive, help="steps between two checkpoints: 20 if not given, and 5 with --small"
     )
-    parser.add_argument("--out", type=Path, default=Path("out/graph_distributed"), help="the folder of checkpoints")
+    add_out(parser, "graph_distributed")
     parser.add_argument("--dim", type=positive, default=64, help="a multiple of 4, which are the heads")
     parser.add_argument("--dtype", choices=["float32", "float64"], default="float32")
     parser.add_argument("--seed", type=int, default=0)

@@ -16,6 +16,7 @@ hangs instead. torchrun then ends the run, or with --max-restarts starts all of 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import shutil
 import time
@@ -40,6 +41,8 @@ from torch.distributed.fsdp import fully_shard
 from attnops.distributed import init_processes, shard_inputs, shard_sequence
 from attnops.seq import Decoder, Tokenizer, TransformerConfig, generate, sequence_loss
 from examples.char_lm import batch, read
+from examples.distributed_run import checkpoints, claim, positive
+from examples.outputs import add_out
 
 
 class Run:
@@ -73,10 +76,6 @@ class Run:
 
     # ------------------------------------------------------------------------------------------------- checkpoints
 
-    def checkpoints(self) -> list[Path]:
-        """The whole ones, the last one last."""
-        return sorted(path for path in self.options.out.glob("step-*") if path.suffix != ".part")
-
     def save(self) -> None:
         """All processes write their shares; the folder gets its name when all have."""
         path = self.options.out / f"step-{len(self.losses):06}"
@@ -91,7 +90,7 @@ class Run:
             (part / "run.json").write_text(json.dumps({"losses": self.losses, "settings": settings(self.options)}))
             shutil.rmtree(path, ignore_errors=True)
             part.rename(path)
-            for old in self.checkpoints()[:-2]:
+            for old in checkpoints(self.options.out)[:-2]:
                 shutil.rmtree(old)
         dist.barrier()
 
@@ -101,15 +100,15 @@ class Run:
         Raises:
             ValueError: a run of other settings.
         """
-        found = self.checkpoints()
+        found = checkpoints(self.options.out)
         if not found:
             return
         held = json.loads((found[-1] / "run.json").read_text())
         for name, mine in settings(self.options).items():
-            if held["settings"][name] != mine:
+            if held["settings"].get(name) != mine:
+                theirs = held["settings"].get(name)
                 raise ValueError(
-                    f"{found[-1]} is a run with {name} = {held['settings'][name]!r}, not {mine!r}; name another folder "
-                    "by --out"
+                    f"{found[-1]} is a run with {name} = {theirs!r}, not {mine!r}; name another folder by --out"
                 )
         model, optimizer = get_state_dict(self.model, self.optimizer)
         load({"model": model, "optimizer": optimizer}, checkpoint_id=found[-1])
@@ -129,7 +128,7 @@ class Run:
 
 def settings(options: argparse.Namespace) -> dict[str, Any]:
     """What must be the same to go on."""
-    return {name: getattr(options, name) for name in ("seed", "dim", "layers", "length", "rows")}
+    return {name: getattr(options, name) for name in ("seed", "dim", "layers", "length", "rows", "text_digest")}
 
 
 def say(*words: object) -> None:
@@ -143,6 +142,15 @@ def train(options: argparse.Namespace, mesh: DeviceMesh) -> list[float]:
     text = read(options.text)
     tokenizer = Tokenizer.characters(text)
     ids = torch.tensor(tokenizer.encode(text))
+    if len(ids) <= options.length:
+        raise ValueError(f"the text has {len(ids)} characters; it must have more than --length, {options.length}")
+    options.text_digest = hashlib.sha256(text.encode()).hexdigest()[:16]
+    with claim(options.out, settings(options), mesh.device_type):
+        return go_on(options, mesh, tokenizer, text, ids)
+
+
+def go_on(options: argparse.Namespace, mesh: DeviceMesh, tokenizer: Tokenizer, text: str, ids: Tensor) -> list[float]:
+    """From the last checkpoint, if there is one."""
     run = Run(TransformerConfig(tokenizer.vocab_size, options.dim, options.layers, heads=4), mesh, options)
     run.load()
     say(f"{mesh.size()} processes, from step {len(run.losses)}")
@@ -164,19 +172,21 @@ def train(options: argparse.Namespace, mesh: DeviceMesh) -> list[float]:
 def main(arguments: list[str] | None = None) -> list[float]:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, help="a text file, zipped or not")
-    parser.add_argument("--steps", type=int, default=300)
-    parser.add_argument("--every", type=int, default=50, help="steps between two checkpoints")
-    parser.add_argument("--out", type=Path, default=Path("out/lm_distributed"), help="the folder of checkpoints")
+    parser.add_argument("--steps", type=positive, default=300)
+    parser.add_argument("--every", type=positive, default=50, help="steps between two checkpoints")
+    add_out(parser, "lm_distributed")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--dim", type=int, default=128)
-    parser.add_argument("--layers", type=int, default=4)
-    parser.add_argument("--length", type=int, default=256)
-    parser.add_argument("--rows", type=int, default=4)
+    parser.add_argument("--dim", type=positive, default=128, help="a multiple of 8: 4 heads of an even width")
+    parser.add_argument("--layers", type=positive, default=4)
+    parser.add_argument("--length", type=positive, default=256)
+    parser.add_argument("--rows", type=positive, default=4)
     parser.add_argument("--timeout", type=float, default=60, help="seconds that a process waits for another")
     parser.add_argument("--small", action="store_true", help="a few seconds")
     options = parser.parse_args(arguments)
     if options.small:
         options.steps, options.every, options.dim, options.layers, options.length = 20, 5, 32, 2, 64
+    if options.dim % 8:
+        parser.error(f"--dim is {options.dim}; it must be a multiple of 8")
     device = init_processes(options.timeout)
     try:
         return train(options, init_device_mesh(device.type, (dist.get_world_size(),), mesh_dim_names=("context",)))
