@@ -1,4 +1,4 @@
-"""The command line. Exit codes: 0 done, 2 bad input or usage (one line says what), 130 interrupted.
+"""The command line. Exit codes: 0 done, 2 bad input (one line says what) or usage (typer's lines), 130 interrupted.
 
 Every command shows one progress line and one table; with ``--json`` its result goes to the standard output as JSON and
 all else to the error stream.
