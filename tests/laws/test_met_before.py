@@ -89,3 +89,12 @@ def test_a_value_that_is_not_finite_still_finds_another_backend(met: tuple[Tenso
     value[:, :, -1] = float("nan")  # the last key is seen by the last query alone
     out = attnops.attend(query, key, value, pattern=attnops.Causal())
     assert torch.isfinite(out[:, :, :-1]).all() and out[:, :, -1].isnan().all()
+
+
+@torch.no_grad()
+def test_a_pattern_derived_from_causal_is_asked_itself(met: tuple[Tensor, Tensor, Tensor]) -> None:
+    class Everything(attnops.Causal):
+        def allows(self, pairs: attnops.Pairs) -> Tensor:
+            return torch.ones((1,) * len(pairs.shape), dtype=torch.bool, device=pairs.device)
+
+    torch.testing.assert_close(attnops.attend(*met, pattern=Everything()), attnops.attend(*met))
