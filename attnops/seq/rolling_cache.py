@@ -75,7 +75,7 @@ class RollingCache(Cache):
     def __init__(self, window: int | Sequence[int | None], sinks: int = 0) -> None:
         super().__init__()
         self.windows: tuple[int | None, ...] = tuple(window) if isinstance(window, list | tuple) else (window,)  # type: ignore[assignment]
-        if not self.windows or self.windows == (None,):
+        if window is None or not self.windows:
             raise ValueError(f"window is {window!r}; it must be an integer, or one a layer (KVCache holds all)")
         for each in self.windows:
             if each is not None:
