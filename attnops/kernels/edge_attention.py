@@ -36,7 +36,7 @@ class EdgeAttention(ctypes.Structure):
         ("dropout", ctypes.c_double),
         ("seed", ctypes.c_void_p),
         ("out", Rows),
-        *((name, ctypes.c_void_p) for name in ("lse", "scores", "weights")),
+        *((name, ctypes.c_void_p) for name in ("lse", "rest", "scores", "weights")),
         ("grad_out", Rows),
         *((name, ctypes.c_void_p) for name in ("delta", "grad_weights")),
         *((name, Rows) for name in ("grad_query", "grad_key", "grad_value", "grad_term")),
@@ -54,6 +54,7 @@ def _call(
     walk: Walk,
     out: Tensor,
     lse: Tensor,
+    rest: Tensor,
     scores: Tensor | None,
 ) -> EdgeAttention:
     """The call without what it returns."""
@@ -93,6 +94,7 @@ def _call(
         pointer(walk.seed),
         Rows.of(out),
         lse.data_ptr(),
+        pointer(rest),
         pointer(scores),
     )
 
@@ -107,13 +109,13 @@ def run_forward(
     walk: Walk,
     with_weights: bool,
     learns: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Out, lse, weights and scores, as `results` makes room for them; no gradient passes."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Out, lse, weights, scores and rest, as `results` makes room for them; no gradient passes."""
     query, key, value = (readable_rows(x) for x in (query, key, value))
     term = None if term is None else readable_rows(term)
     a = None if a is None else a.contiguous()
-    made = out, lse, weights, scores = results(query, value, walk.source.shape[0], with_weights, learns)
-    call = _call(query, key, value, bias, a, term, walk, out, lse, scores if learns or with_weights else None)
+    made = out, lse, weights, scores, rest = results(query, value, walk.source.shape[0], with_weights, learns)
+    call = _call(query, key, value, bias, a, term, walk, out, lse, rest, scores if learns or with_weights else None)
     call.weights = weights.data_ptr() if with_weights else None
     library.call("attnops_edge_attention", call)
     return made
@@ -133,6 +135,7 @@ def run_backward(
     out: Tensor,
     lse: Tensor,
     scores: Tensor,
+    rest: Tensor,
     wanted: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients as `gradients` makes room for them; `delta [B, H, Nq]` is what `delta_of` gives."""
@@ -144,7 +147,7 @@ def run_backward(
     num_edges = walk.source.shape[0]
     grads = gradients(query, key, value, num_edges, wanted)
     shares = query.new_empty(query.shape[0], num_edges, query.shape[1], 2)
-    call = _call(query, key, value, bias, a, term, walk, out, lse, scores)
+    call = _call(query, key, value, bias, a, term, walk, out, lse, rest, scores)
     call.grad_out = Rows.of(grad_out)
     call.delta, call.grad_weights = pointer(delta), pointer(grad_weights)
     call.grad_query, call.grad_key, call.grad_value = (Rows.of(grad) for grad in grads[:3])

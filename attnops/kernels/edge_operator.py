@@ -10,7 +10,7 @@ from torch import Tensor
 
 from attnops.kernels.edge_walk import Walk, delta_of, gradients, results
 
-Forward = Callable[..., tuple[Tensor, Tensor, Tensor, Tensor]]
+Forward = Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor]]
 Backward = Callable[..., tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]]
 
 
@@ -19,9 +19,9 @@ class EdgeOperator:
 
     Args:
         backend: whose kernel it is, for errors. name: of torch's operator, "namespace::name". devices: where it runs.
-        forward: `(query, key, value, bias, a, term, walk, with_weights, learns)` to out, lse, weights and scores, as
-            `edge_walk.results` makes room for them. backward: `(grad_out, delta, grad_weights, query, key, value, bias,
-            a, term, walk, out, lse, scores, wanted)` to `edge_walk.gradients`.
+        forward: `(query, key, value, bias, a, term, walk, with_weights, learns)` to out, lse, weights, scores and rest,
+            as `edge_walk.results` makes room for them. backward: `(grad_out, delta, grad_weights, query, key, value,
+            bias, a, term, walk, out, lse, scores, rest, wanted)` to `edge_walk.gradients`.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class EdgeOperator:
         size = info.batch_size
         merged = [_merged(x, dim, size) for x, dim in zip(inputs[:4], in_dims, strict=False)]
         outputs = self.traced(*merged, *inputs[4:])
-        return tuple(x.view(size, x.shape[0] // size, *x.shape[1:]) for x in outputs), (0, 0, 0, 0)
+        return tuple(x.view(size, x.shape[0] // size, *x.shape[1:]) for x in outputs), (0, 0, 0, 0, 0)
 
 
 class _Eager(torch.autograd.Function):
@@ -85,29 +85,29 @@ class _Eager(torch.autograd.Function):
         with_weights: bool,
         learns: bool,
         operator: EdgeOperator,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         made = operator.forward(query, key, value, bias, a, term, walk, with_weights, learns)
         ctx.save_for_backward(query, key, value, bias, a, term, *made)
         ctx.walk, ctx.operator = walk, operator
-        ctx.mark_non_differentiable(made[3])
+        ctx.mark_non_differentiable(*made[3:])
         ctx.set_materialize_grads(False)
         return made
 
     @staticmethod
     def backward(
-        ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None, grad_weights: Tensor | None, _: Tensor | None
+        ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None, grad_weights: Tensor | None, *_: Tensor | None
     ) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph: autograd would drop the second derivative in silence
             raise NotImplementedError(
                 f"backend {ctx.operator.backend!r} has no second derivative; backend='scatter' has"
             )
-        query, key, value, bias, a, term, out, lse, weights, scores = ctx.saved_tensors
+        query, key, value, bias, a, term, out, lse, weights, scores, rest = ctx.saved_tensors
         if grad_out is None:
             grad_out = torch.zeros_like(out)
         delta = delta_of(grad_lse, grad_weights, weights, ctx.walk.pointer)
         wanted = ctx.needs_input_grad[3:6]
         grads = ctx.operator.backward(
-            grad_out, delta, grad_weights, query, key, value, bias, a, term, ctx.walk, out, lse, scores, wanted
+            grad_out, delta, grad_weights, query, key, value, bias, a, term, ctx.walk, out, lse, scores, rest, wanted
         )
         parameters = (grad if want else None for grad, want in zip(grads[3:], wanted, strict=True))
         return (*grads[:3], *parameters, None, None, None, None)
@@ -137,7 +137,7 @@ def _operators(name: str, devices: str | Sequence[str], forward: Forward, backwa
         seed: Tensor | None,
         with_weights: bool,
         learns: bool,
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         walk = Walk(
             pointer, source, target, source_pointer, source_order, term_order, score, scale, softcap, slope, dropout,
             seed,
@@ -169,43 +169,46 @@ def _operators(name: str, devices: str | Sequence[str], forward: Forward, backwa
         out: Tensor,
         lse: Tensor,
         scores: Tensor,
+        rest: Tensor,
         wanted: list[bool],
     ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
         walk = Walk(
             pointer, source, target, source_pointer, source_order, term_order, score, scale, softcap, slope, dropout,
             seed,
         )  # fmt: skip
-        return backward(grad_out, delta, grad_weights, query, key, value, bias, a, term, walk, out, lse, scores, wanted)
+        return backward(
+            grad_out, delta, grad_weights, query, key, value, bias, a, term, walk, out, lse, scores, rest, wanted
+        )
 
     operator: Any = torch.library.custom_op(name, attend, mutates_args=(), device_types=devices)
     gradient: Any = torch.library.custom_op(f"{name}_backward", differentiate, mutates_args=(), device_types=devices)
 
     @operator.register_fake  # type: ignore[untyped-decorator]
-    def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         query, value, source, with_weights, learns = (inputs[place] for place in (0, 2, 7, 18, 19))
         return results(query, value, source.shape[0], with_weights, learns)
 
     @gradient.register_fake  # type: ignore[untyped-decorator]
     def _(*inputs: Any) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
-        query, key, value, source, wanted = (inputs[place] for place in (3, 4, 5, 10, 24))
+        query, key, value, source, wanted = (inputs[place] for place in (3, 4, 5, 10, 25))
         return gradients(query, key, value, source.shape[0], wanted)
 
     def save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         *tensors, score, scale, softcap, slope, dropout, seed, _with_weights, _learns = inputs
         ctx.save_for_backward(*tensors, seed, *output)
         ctx.options = (score, scale, softcap, slope, dropout)
-        ctx.mark_non_differentiable(output[3])
+        ctx.mark_non_differentiable(*output[3:])
         ctx.set_materialize_grads(False)
 
     def backpropagate(
-        ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None, grad_weights: Tensor | None, _: Tensor | None
+        ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None, grad_weights: Tensor | None, *_: Tensor | None
     ) -> tuple[Tensor | None, ...]:
-        *tensors, seed, out, lse, weights, scores = ctx.saved_tensors
+        *tensors, seed, out, lse, weights, scores, rest = ctx.saved_tensors
         if grad_out is None:
             grad_out = torch.zeros_like(out)
         delta = delta_of(grad_lse, grad_weights, weights, tensors[6])
         wanted: Sequence[bool] = [tensors[place] is not None and ctx.needs_input_grad[place] for place in (3, 4, 5)]
-        grads = gradient(grad_out, delta, grad_weights, *tensors, *ctx.options, seed, out, lse, scores, wanted)
+        grads = gradient(grad_out, delta, grad_weights, *tensors, *ctx.options, seed, out, lse, scores, rest, wanted)
         parameters = (grad if want else None for grad, want in zip(grads[3:], wanted, strict=True))
         return (*grads[:3], *parameters, *(None for _ in range(14)))
 

@@ -38,8 +38,11 @@ def _rows_like(x: Tensor, heads: int, rows: int, dim: int, dtype: torch.dtype | 
 
 def results(
     query: Tensor, value: Tensor, num_edges: int, with_weights: bool, learns: bool
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Room for out, in the query's dtype, and lse, weights and scores, in float32 at least."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Room for out, in the query's dtype, and lse, weights, scores and rest, in float32 at least.
+
+    `rest [B, H, Nq]` is what rounding took off lse: where logits are huge, all of the denominator's logarithm.
+    """
     batch, heads, num_queries, _ = query.shape
     wide = accumulated(query.dtype)
     return (
@@ -47,6 +50,7 @@ def results(
         query.new_empty(batch, heads, num_queries, dtype=wide),
         query.new_empty(batch, heads, num_edges if with_weights else 0, dtype=wide),
         query.new_empty(batch, heads, num_edges if learns or with_weights else 0, dtype=wide),
+        query.new_empty(batch, heads, num_queries if learns or with_weights else 0, dtype=wide),
     )
 
 

@@ -65,23 +65,23 @@ def run_forward(
     walk: Walk,
     with_weights: bool,
     learns: bool,
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Out, lse, weights and scores, as `results` makes room for them; no gradient passes."""
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """Out, lse, weights, scores and rest, as `results` makes room for them; no gradient passes."""
     query, key, value = (readable_rows(x) for x in (query, key, value))
     term = None if term is None else readable_rows(term)
     num_edges, acc = walk.source.shape[0], accumulated(query.dtype)
-    out, lse, weights, scores = results(query, value, num_edges, with_weights, learns)
+    made = out, lse, weights, scores, rest = results(query, value, num_edges, with_weights, learns)
     batch, heads, num_queries, _ = query.shape
     value_dim = value.shape[3]
     if batch * heads * num_queries == 0:
-        return out, lse, weights, scores
+        return made
     parts = cut(walk.pointer, num_edges)
     sums = query.new_empty(batch * heads, parts.slots, value_dim, dtype=acc)
     tops = query.new_empty(batch * heads, parts.slots, 2, dtype=acc)
     options = _options(query, value_dim, walk, bias, term)
     _launch(
         kernels.forward_kernel, (parts.row.shape[0], batch * heads), query.device,
-        query, key, value, bias, a, term, walk.seed, out, lse, scores, sums, tops,
+        query, key, value, bias, a, term, walk.seed, out, lse, rest, scores, sums, tops,
         walk.source, walk.term_order, *parts[:4],
         *(stride for x in (query, key, value, bias, term, out) for stride in strides(x)),
         heads, heads // key.shape[1], heads // value.shape[1], num_queries, num_edges, parts.slots,
@@ -90,16 +90,16 @@ def run_forward(
     if parts.slots:
         _launch(
             kernels.join_kernel, (num_queries, batch * heads), query.device,
-            out, lse, sums, tops, parts.first_slot, parts.parts, *strides(out), heads, num_queries, parts.slots,
-            DV=value_dim, BDV=options["BDV"], ACC=options["ACC"],
+            out, lse, rest, sums, tops, parts.first_slot, parts.parts, *strides(out), heads, num_queries, parts.slots,
+            DV=value_dim, BDV=options["BDV"], KEEP=learns or with_weights, ACC=options["ACC"],
         )  # fmt: skip
     if with_weights:
         _launch(
             kernels.weigh_kernel, (-(-num_edges // 128), batch * heads), query.device,
-            scores, bias, lse, walk.target, walk.seed, weights, *strides(bias), heads, num_queries, num_edges,
+            scores, bias, lse, rest, walk.target, walk.seed, weights, *strides(bias), heads, num_queries, num_edges,
             RATE=walk.dropout, BE=128, BIAS=bias is not None, DROPOUT=walk.dropout > 0, ACC=options["ACC"],
         )  # fmt: skip
-    return out, lse, weights, scores
+    return made
 
 
 def run_backward(
@@ -116,6 +116,7 @@ def run_backward(
     out: Tensor,
     lse: Tensor,
     scores: Tensor,
+    rest: Tensor,
     wanted: Sequence[bool],
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor]:
     """Gradients as `gradients` makes room for them; `delta [B, H, Nq]` is what `delta_of` gives."""
@@ -149,7 +150,7 @@ def run_backward(
         sums = room(heads, parts.slots, dim)
         _launch(
             kernels.query_kernel, (count, batch * heads), device,
-            query, key, value, bias, a, term, walk.seed, out, grad_out, lse, scores, delta, grad_weights,
+            query, key, value, bias, a, term, walk.seed, out, grad_out, lse, rest, scores, delta, grad_weights,
             of_query, of_bias, parts_of_a, of_term, p, g, sums, walk.source, walk.term_order, *parts[:4],
             *(stride for x in (query, key, value, bias, term, out, grad_out) for stride in strides(x)),
             *strides(of_query), *strides(of_term),

@@ -67,8 +67,8 @@ def similarities(q, k, a, SLOPE: tl.constexpr, SOFTCAP: tl.constexpr, SCALE: tl.
 
 @triton.jit
 def forward_kernel(
-    q_ptr, k_ptr, v_ptr, bias_ptr, a_ptr, term_ptr, seed_ptr, out_ptr, lse_ptr, scores_ptr, sums_ptr, tops_ptr,
-    source_ptr, order_ptr, row_ptr, first_ptr, last_ptr, slot_ptr,
+    q_ptr, k_ptr, v_ptr, bias_ptr, a_ptr, term_ptr, seed_ptr, out_ptr, lse_ptr, rest_ptr, scores_ptr, sums_ptr,
+    tops_ptr, source_ptr, order_ptr, row_ptr, first_ptr, last_ptr, slot_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, bias_b, bias_h, bias_e, term_b, term_h, term_e, out_b, out_h, out_n,
     heads, group, value_group, num_queries, num_edges, slots,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BE: tl.constexpr,
@@ -128,8 +128,11 @@ def forward_kernel(
         share = tl.where(total == 0, 0.0, 1 / tl.where(total == 0, 1.0, total))
         tl.store(out_ptr + b * out_b + h * out_h + row * out_n + dv, sums * share, mask=dv < DV)
         one = tl.arange(0, 1)
-        lse = tl.where(total == 0, float("-inf"), top + tl.log(tl.where(total == 0, 1.0, total)))
-        tl.store(lse_ptr + bh * num_queries + row + one, lse)
+        log_total, top = tl.log(tl.where(total == 0, 1.0, total)), tl.where(total == 0, 0.0, top)
+        lse = top + log_total
+        tl.store(lse_ptr + bh * num_queries + row + one, tl.where(total == 0, float("-inf"), lse))
+        if KEEP:
+            tl.store(rest_ptr + bh * num_queries + row + one, log_total - (lse - top))
     else:
         at = bh * slots + slot
         one = tl.arange(0, 1)
@@ -140,8 +143,8 @@ def forward_kernel(
 
 @triton.jit
 def join_kernel(
-    out_ptr, lse_ptr, sums_ptr, tops_ptr, first_slot_ptr, count_ptr, out_b, out_h, out_n, heads, num_queries, slots,
-    DV: tl.constexpr, BDV: tl.constexpr, ACC: tl.constexpr,
+    out_ptr, lse_ptr, rest_ptr, sums_ptr, tops_ptr, first_slot_ptr, count_ptr, out_b, out_h, out_n, heads, num_queries,
+    slots, DV: tl.constexpr, BDV: tl.constexpr, KEEP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """The rows of several parts: their sums brought to one top, in order."""
     row, bh = tl.program_id(0).to(tl.int64), tl.program_id(1).to(tl.int64)
@@ -166,8 +169,11 @@ def join_kernel(
         top = higher
     share = tl.where(total == 0, 0.0, 1 / tl.where(total == 0, 1.0, total))
     tl.store(out_ptr + b * out_b + h * out_h + row * out_n + dv, sums * share, mask=dv < DV)
-    lse = tl.where(total == 0, float("-inf"), top + tl.log(tl.where(total == 0, 1.0, total)))
-    tl.store(lse_ptr + bh * num_queries + row + one, lse)
+    log_total, top = tl.log(tl.where(total == 0, 1.0, total)), tl.where(total == 0, 0.0, top)
+    lse = top + log_total
+    tl.store(lse_ptr + bh * num_queries + row + one, tl.where(total == 0, float("-inf"), lse))
+    if KEEP:
+        tl.store(rest_ptr + bh * num_queries + row + one, log_total - (lse - top))
 
 
 @triton.jit
@@ -190,8 +196,9 @@ def add_parts_kernel(
 
 @triton.jit
 def weigh_kernel(
-    scores_ptr, bias_ptr, lse_ptr, target_ptr, seed_ptr, weights_ptr, bias_b, bias_h, bias_e, heads, num_queries,
-    num_edges, RATE: tl.constexpr, BE: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr, ACC: tl.constexpr,
+    scores_ptr, bias_ptr, lse_ptr, rest_ptr, target_ptr, seed_ptr, weights_ptr, bias_b, bias_h, bias_e, heads,
+    num_queries, num_edges, RATE: tl.constexpr, BE: tl.constexpr, BIAS: tl.constexpr, DROPOUT: tl.constexpr,
+    ACC: tl.constexpr,
 ):  # fmt: skip
     """The weight of every pair, after dropout."""
     e, bh = tl.program_id(0).to(tl.int64) * BE + tl.arange(0, BE), tl.program_id(1).to(tl.int64)
@@ -201,8 +208,10 @@ def weigh_kernel(
         at = bias_ptr + (bh // heads) * bias_b + (bh % heads) * bias_h + e * bias_e
         bias = tl.load(at, mask=real, other=0.0).to(ACC)
         s = tl.where(bias == float("-inf"), bias, s + bias)
-    lse = tl.load(lse_ptr + bh * num_queries + tl.load(target_ptr + e, mask=real, other=0), mask=real, other=0.0)
-    p = tl.where(lse == float("-inf"), 0.0, tl.exp(s - tl.where(lse == float("-inf"), 0.0, lse)))
+    row = bh * num_queries + tl.load(target_ptr + e, mask=real, other=0)
+    lse, rest = tl.load(lse_ptr + row, mask=real, other=0.0), tl.load(rest_ptr + row, mask=real, other=0.0)
+    dead = lse == float("-inf")
+    p = tl.exp(tl.where(real & ~dead, s - tl.where(dead, 0.0, lse) - rest, float("-inf")))
     if DROPOUT:
         p = p * kept(tl.load(seed_ptr).to(tl.uint64), bh * num_edges + e, RATE, ACC)
     tl.store(weights_ptr + bh * num_edges + e, p, mask=real)
@@ -210,8 +219,8 @@ def weigh_kernel(
 
 @triton.jit
 def query_kernel(
-    q_ptr, k_ptr, v_ptr, bias_ptr, a_ptr, term_ptr, seed_ptr, out_ptr, grad_ptr, lse_ptr, scores_ptr, delta_ptr,
-    grad_weights_ptr, grad_q_ptr, grad_bias_ptr, grad_a_ptr, grad_term_ptr, p_ptr, g_ptr, sums_ptr,
+    q_ptr, k_ptr, v_ptr, bias_ptr, a_ptr, term_ptr, seed_ptr, out_ptr, grad_ptr, lse_ptr, rest_ptr, scores_ptr,
+    delta_ptr, grad_weights_ptr, grad_q_ptr, grad_bias_ptr, grad_a_ptr, grad_term_ptr, p_ptr, g_ptr, sums_ptr,
     source_ptr, order_ptr, row_ptr, first_ptr, last_ptr, slot_ptr,
     q_b, q_h, q_n, k_b, k_h, k_n, v_b, v_h, v_n, bias_b, bias_h, bias_e, term_b, term_h, term_e, out_b, out_h, out_n,
     grad_b, grad_h, grad_n, gq_b, gq_h, gq_n, gt_b, gt_h, gt_e,
@@ -236,7 +245,7 @@ def query_kernel(
         a = tl.load(a_ptr + h * D + d, mask=d < D, other=0.0).to(ACC)[None, :]
     out = tl.load(out_ptr + b * out_b + h * out_h + row * out_n + dv, mask=dv < DV, other=0.0).to(ACC)
     grad = tl.load(grad_ptr + b * grad_b + h * grad_h + row * grad_n + dv, mask=dv < DV, other=0.0).to(ACC)
-    lse = tl.load(lse_ptr + bh * num_queries + row + one)
+    lse, rest = tl.load(lse_ptr + bh * num_queries + row + one), tl.load(rest_ptr + bh * num_queries + row + one)
     dead = lse == float("-inf")
     mean = tl.sum(out * grad, 0)
     if DELTA:
@@ -254,7 +263,7 @@ def query_kernel(
         if BIAS:
             bias = tl.load(bias_ptr + b * bias_b + h * bias_h + e * bias_e, mask=real, other=0.0).to(ACC)
             logit = tl.where(bias == float("-inf"), bias, s + bias)
-        p = tl.where(real & ~dead, tl.exp(logit - tl.where(dead, 0.0, lse)), 0.0)
+        p = tl.exp(tl.where(real & ~dead, logit - tl.where(dead, 0.0, lse) - rest, float("-inf")))
         used = p != 0
         v = tl.load(values + j[:, None] * v_n + dv[None, :], mask=used[:, None] & (dv < DV)[None, :], other=0.0).to(ACC)
         g = tl.sum(v * grad[None, :], 1)

@@ -260,12 +260,12 @@ def test_opcheck(with_term: bool) -> None:
         "tanh" if with_term else "dot", 0.5, 0.0, 0.2, 0.25, torch.tensor(7), True, True,
     )  # fmt: skip
     torch.library.opcheck(native_edges.traced, arguments)
-    out, lse, _, scores = native_edges.traced(*(x.detach() if isinstance(x, Tensor) else x for x in arguments))
+    out, lse, _, scores, rest = native_edges.traced(*(x.detach() if isinstance(x, Tensor) else x for x in arguments))
     options = arguments[12:18]
     torch.library.opcheck(
         native_edges.traced_backward,
         (torch.randn_like(out), None, None, *(x.detach() if isinstance(x, Tensor) else x for x in arguments[:12]),
-         *options, out, lse, scores, [True, with_term, with_term]),
+         *options, out, lse, scores, rest, [True, with_term, with_term]),
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
+import attnops
 from attnops.testing import assert_close_as_reference
 from tests.laws.problems import BACKENDS, TRAINING, Problem, hold
 
@@ -45,3 +46,20 @@ def check_gradients(backend: str, problem: Problem) -> None:
 @pytest.mark.parametrize("backend", TRAINING)
 def test_gradients(backend: str) -> None:
     hold(backend, lambda problem: check_gradients(backend, problem))
+
+
+@pytest.mark.parametrize("size", [-1e6, -1e9, torch.finfo(torch.float32).min, 1e6])
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name in ("reference", "scatter", "native", "triton")])
+def test_huge_logits_of_a_graph_keep_their_weights(backend: str, size: float) -> None:
+    """Where every logit of a row is huge, the denominator's logarithm is lost in the lse, and no weight may feel it."""
+    ends = torch.randint(0, 6, (2, 40), generator=torch.Generator().manual_seed(0))
+    query, key, value = torch.randn(3, 2, 6, 4, generator=torch.Generator().manual_seed(0)).requires_grad_().unbind(0)
+    edges = attnops.Edges(ends, 6, 6)
+    result = attnops.attend(
+        query, key, value, pattern=edges, bias=torch.full((1, 40), size), backend=backend, return_weights=True
+    )
+    (grad,) = torch.autograd.grad(result.out.sum(), value)
+    rows = torch.zeros(2, 6).index_add(1, ends[1], result.weights.detach())
+    assert_close_as_reference(rows, torch.ones(2, 6).double(), torch.ones(2, 6), what=f"sums of weights of {backend}")
+    total = torch.full((2, 4), 6.0)
+    assert_close_as_reference(grad.sum(1), total.double(), total, what=f"sums of value's gradients on {backend}")

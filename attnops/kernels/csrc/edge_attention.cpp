@@ -147,7 +147,7 @@ void EdgeWalk<T>::finish(std::int64_t b, std::int64_t i, const T* top, T* total)
         V sums = load<N>(total + h);
         store<N>(total + h, sums == T(0) ? spread<N>(-INFINITE<T>) : logarithm<N>(sums));
     }
-    for (std::int64_t h = 0; h < heads; ++h) lse[(b * heads + h) * call.queries + i] = top[h] + total[h];
+    for (std::int64_t h = 0; h < heads; ++h) keep_lse(b, h, i, top[h], total[h]);
 }
 
 template <typename T>
@@ -170,8 +170,7 @@ void EdgeWalk<T>::join(std::int64_t b, const Hub& hub, const T* parts) const {
         }
         const T share = total == 0 ? T(0) : 1 / total;
         for (std::int64_t d = 0; d < dim; ++d) row[d] *= share;
-        lse[(b * heads + h) * call.queries + hub.row] =
-            total == 0 ? -INFINITE<T> : top + static_cast<T>(__builtin_log(total));
+        keep_lse(b, h, hub.row, total == 0 ? T(0) : top, static_cast<T>(__builtin_log(total)));
     }
 }
 

@@ -64,7 +64,7 @@ class EdgeWalk {
     const std::int64_t heads, key_heads, value_heads, group, value_group, edges;
     const Table<T> query, key, value, term, bias, out, grad_out, grad_query, grad_key, grad_value, grad_term;
     const T* const a;
-    T *const lse, *const scores, *const weights, *const delta, *const grad_weights, *const grad_bias, *const grad_a,
+    T *const lse, *const rest, *const scores, *const weights, *const delta, *const grad_weights, *const grad_bias, *const grad_a,
         *const shares;
     const T scale, softcap, slope;
     const std::uint64_t seed;
@@ -77,7 +77,7 @@ public:
           group(c.heads / c.key_heads), value_group(c.heads / c.value_heads), edges(c.edges),
           query(c.query), key(c.key), value(c.value), term(c.term), bias(c.bias), out(c.out), grad_out(c.grad_out),
           grad_query(c.grad_query), grad_key(c.grad_key), grad_value(c.grad_value), grad_term(c.grad_term),
-          a(static_cast<const T*>(c.a)), lse(static_cast<T*>(c.lse)), scores(static_cast<T*>(c.scores)),
+          a(static_cast<const T*>(c.a)), lse(static_cast<T*>(c.lse)), rest(static_cast<T*>(c.rest)), scores(static_cast<T*>(c.scores)),
           weights(static_cast<T*>(c.weights)), delta(static_cast<T*>(c.delta)),
           grad_weights(static_cast<T*>(c.grad_weights)), grad_bias(static_cast<T*>(c.grad_bias)),
           grad_a(static_cast<T*>(c.grad_a)), shares(static_cast<T*>(c.shares)), scale(static_cast<T>(c.scale)),
@@ -186,14 +186,21 @@ private:
         for (int e = 0; e < count; ++e) factors[e] *= kept<T>(seed, static_cast<std::uint64_t>(at + e), call.dropout);
     }
 
+    // lse = top + log(total), and what rounding took off it: all of log(total) where logits are huge.
+    void keep_lse(std::int64_t b, std::int64_t h, std::int64_t i, T top, T log_total) const {
+        const std::int64_t at = (b * heads + h) * call.queries + i;
+        lse[at] = top + log_total;
+        if (rest) rest[at] = lse[at] == -INFINITE<T> ? T(0) : log_total - (lse[at] - top);
+    }
+
     // From scores to log weights, in place; a query without an allowed edge has none.
     void normalise(std::int64_t b, std::int64_t h, std::int64_t i, const Block& block, T* s) const {
-        const T denominator = lse[(b * heads + h) * call.queries + i];
+        const T denominator = lse[(b * heads + h) * call.queries + i], remainder = rest[(b * heads + h) * call.queries + i];
         add_bias(b, h, block, s);
         if (denominator == -INFINITE<T>)
             for (int e = 0; e < block.count; ++e) s[e] = -INFINITE<T>;
         else
-            for (int e = 0; e < block.count; ++e) s[e] -= denominator;
+            for (int e = 0; e < block.count; ++e) s[e] = s[e] - denominator - remainder;
     }
 
     // Forward, in edge_attention.cpp.

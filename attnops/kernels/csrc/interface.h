@@ -33,9 +33,10 @@ struct EdgeAttention {
     Rows bias;                       // [B, H, E] by place, or null: `row` is the step of an edge; strides may be 0
     double dropout;
     const std::int64_t* seed;
-    // forward: out and lse; scores [B, H, E] (before the bias) where not null; weights [B, H, E] where not null
+    // forward: out and lse, with rest [B, H, Nq], what rounding took off lse, and scores [B, H, E] (before the bias) where
+    // not null; weights [B, H, E] where not null
     Rows out;
-    void *lse, *scores, *weights;
+    void *lse, *rest, *scores, *weights;
     // backward: gradients that come in …
     Rows grad_out;
     void* delta;         // [B, H, Nq]: Σ weights · their gradients − lse's gradient, added to out · grad_out; or null
