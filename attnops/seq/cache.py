@@ -107,7 +107,7 @@ class KVCache(Cache):
         capacity: tokens to make room for at once; the buffers grow by themselves past it.
 
     Raises:
-        ValueError: another batch size, or keys of another shape or dtype, than it holds.
+        ValueError: a capacity below 0; another batch size, or keys of another shape or dtype, than it holds.
 
     Example:
         >>> import torch
@@ -121,6 +121,8 @@ class KVCache(Cache):
     """
 
     def __init__(self, capacity: int = 0) -> None:
+        if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 0:
+            raise ValueError(f"capacity is {capacity!r}; it must be an integer of 0 or more")
         super().__init__()
         self.capacity = capacity
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}

@@ -144,6 +144,8 @@ def read_context(
     if segments is not None:
         if cache is not None:
             raise ValueError("segments is given with a cache; packed documents are for training, without a cache")
+        if not isinstance(segments, Tensor):
+            raise TypeError(f"segments is {type(segments).__name__}; it must be a tensor [B, N], as ids")
         if segments.shape != ids.shape:
             raise ValueError(f"segments has shape {list(segments.shape)}; it must be {list(ids.shape)}, as ids")
         position = _positions_in_segments(segments)

@@ -13,7 +13,7 @@ from attnops.seq.config import TransformerConfig
 from attnops.seq.context import Context, read_context
 from attnops.seq.embeddings import Embeddings
 from attnops.seq.initialise import initialise
-from attnops.seq.norms import make_norm
+from attnops.seq.norms import make_final_norm
 
 
 class Decoder(nn.Module):
@@ -43,8 +43,7 @@ class Decoder(nn.Module):
         if config.has_position("relative"):
             self.relative = RelativeBias(config.heads, config.relative_buckets, config.relative_distance, False)
         self.blocks = nn.ModuleList(Block.of(config, layer, causal=True) for layer in range(config.layers))
-        final = config.norm_position != "post" if config.final_norm is None else config.final_norm
-        self.norm = make_norm(config.norm, config.dim, config.norm_eps, config.norm_bias) if final else nn.Identity()
+        self.norm = make_final_norm(config)
         self.head = Head(config)
         initialise(self, config)
 

@@ -7,12 +7,15 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
-from attnops.checks import require_number, require_positive
+from attnops.checks import require_index, require_number, require_positive
 from attnops.seq.beams import beam_search
 from attnops.seq.cache import Cache
 from attnops.seq.decoder import Decoder
 from attnops.seq.encoder_decoder import EncoderDecoder
+from attnops.seq.evaluating import Evaluating
 from attnops.seq.steps import Steps
+
+SMALLEST = torch.finfo(torch.float32).tiny  # of temperatures
 
 
 def generate(
@@ -37,9 +40,12 @@ def generate(
     Args:
         model: a `Decoder`, or an `EncoderDecoder`, which reads `ids` and writes from `start_id` on: `[B, 1 + new]`.
         attention_mask: `[B, N]`, 1 = real, 0 = padding; pad prompts on the left.
-        temperature: 0 takes the likeliest token; else tokens are drawn from softmax(logits / temperature).
+        temperature: 0 takes the likeliest token; else (1.2e-38 or more) tokens are drawn from
+            softmax(logits / temperature).
         top_k, top_p: draw among the k likeliest, or among the fewest whose probabilities add up to p.
-        num_beams: how many candidates are held; the best by Σ log p / length^length_penalty is returned.
+        num_beams: how many candidates are held; the best by Σ log p / length^length_penalty is returned. At most as
+            many as there are texts of so many tokens, and as memory holds; temperature, top_k, top_p and seed are of
+            draws, and there are none.
         eos_id: the id, or ids, that end a row; the rest of it is `pad_id` (the first `eos_id` where not given).
         cache: "full", "rolling", "paged", "none", or an empty `Cache`.
         seed: of the draws.
@@ -61,28 +67,31 @@ def generate(
         >>> torch.equal(generate(model, ids, 4), generate(model, ids, 4, cache="none"))
         True
     """
-    require_positive(num_beams=num_beams)
+    require_positive(num_beams=num_beams, max_new_tokens=max_new_tokens)
+    require_number(length_penalty=length_penalty)
+    if abs(length_penalty) > 16:
+        raise ValueError(f"length_penalty is {length_penalty}; it must be from -16 to 16")
     if num_beams == 1:
-        if isinstance(model, EncoderDecoder) and start_id is not None:
-            written = [ids.new_full((ids.shape[0], 1), start_id)]
-        else:
-            written = [ids]
         tokens = stream(
             model, ids, max_new_tokens, attention_mask, temperature, top_k, top_p, eos_id, cache, seed,
             pad_id=pad_id, start_id=start_id,
         )  # fmt: skip
-        written.extend(token.unsqueeze(1) for token in tokens)
-        return torch.cat(written, 1)
+        new = torch.stack(list(tokens), 1)
+        before = ids if start_id is None else ids.new_full((ids.shape[0], 1), start_id)
+        return torch.cat((before, new), 1)
+    _check_draws(temperature, top_k, top_p, seed)
     if temperature != 0.0:
         raise ValueError(
             f"temperature is {temperature} with num_beams={num_beams}; beams do not sample, so it must be 0"
         )
-    require_positive(max_new_tokens=max_new_tokens)
-    require_number(length_penalty=length_penalty)
+    for name, value in (("top_k", top_k), ("top_p", top_p), ("seed", seed)):
+        if value is not None:
+            raise ValueError(f"{name} is {value} with num_beams={num_beams}; beams do not sample, so it must be None")
     ends = _end_ids(eos_id)
     steps = Steps(model, ids, max_new_tokens, attention_mask, cache, start_id, rows=num_beams)
-    with _evaluating(model), torch.no_grad():
-        return beam_search(steps, max_new_tokens, num_beams, ends, _pad(pad_id, ends), length_penalty)
+    pad = _pad(pad_id, ends, model.config.vocab_size)
+    with Evaluating(model), torch.no_grad():
+        return beam_search(steps, max_new_tokens, num_beams, ends, pad, length_penalty)
 
 
 @torch.no_grad()
@@ -111,25 +120,18 @@ def stream(
         [1, 1, 1, 1]
     """
     require_positive(max_new_tokens=max_new_tokens)
-    require_number(temperature=temperature)
-    if temperature < 0:
-        raise ValueError(f"temperature is {temperature}; it must be 0 (the likeliest token) or more")
-    if top_k is not None:
-        require_positive(top_k=top_k)
-    if top_p is not None:
-        require_number(top_p=top_p)
-        if not 0 < top_p <= 1:
-            raise ValueError(f"top_p is {top_p}; it must be above 0 and at most 1")
+    _check_draws(temperature, top_k, top_p, seed)
     ends = _end_ids(eos_id)
+    steps = Steps(model, ids, max_new_tokens, attention_mask, cache, start_id)
+    pad = _pad(pad_id, ends, model.config.vocab_size)
     ended = torch.zeros(ids.shape[0], dtype=torch.bool, device=ids.device)
     draws = None if seed is None else torch.Generator(ids.device).manual_seed(seed)
-    with _evaluating(model):
-        steps = Steps(model, ids, max_new_tokens, attention_mask, cache, start_id)
+    with Evaluating(model):
         logits = steps.first()
         for step in range(max_new_tokens):
             token = choose(logits, temperature, top_k, top_p, draws)
             if ends:
-                token = torch.where(ended, _pad(pad_id, ends), token)
+                token = torch.where(ended, pad, token)
                 ended = ended | torch.isin(token, torch.tensor(ends, device=token.device))
             yield token
             if step + 1 == max_new_tokens or (ends and bool(ended.all())):
@@ -143,7 +145,8 @@ def choose(
     """A token for each row of `logits [B, V]`: the likeliest, or drawn."""
     if temperature == 0.0:
         return logits.argmax(-1)
-    logits = logits.float() / temperature
+    logits = logits.float()
+    logits = (logits - logits.amax(-1, keepdim=True)) / temperature  # so that a small temperature gives 0 and -inf
     if top_k is not None and top_k < logits.shape[-1]:
         least = logits.topk(top_k, -1).values[:, -1:]
         logits = logits.masked_fill(logits < least, float("-inf"))
@@ -151,34 +154,44 @@ def choose(
         ordered, index = logits.sort(-1, descending=True)
         weight = ordered.softmax(-1)
         beyond = weight.cumsum(-1) - weight >= top_p  # those before it reach p already
+        beyond[:, 0] = False  # also where p is 0 in float32
         logits = torch.full_like(logits, float("-inf")).scatter(-1, index, ordered.masked_fill(beyond, float("-inf")))
     return torch.multinomial(logits.softmax(-1), 1, generator=draws).squeeze(-1)
 
 
-class _evaluating:
-    """The model without dropout inside of the block, and as it was after."""
-
-    def __init__(self, model: torch.nn.Module) -> None:
-        self.model, self.training = model, [module for module in model.modules() if module.training]
-
-    def __enter__(self) -> None:
-        for module in self.training:
-            module.training = False
-
-    def __exit__(self, *_: object) -> None:
-        for module in self.training:
-            module.training = True
+def _check_draws(temperature: float, top_k: int | None, top_p: float | None, seed: int | None) -> None:
+    require_number(temperature=temperature)
+    if temperature != 0 and temperature < SMALLEST:
+        raise ValueError(
+            f"temperature is {temperature}; it must be 0 (the likeliest token), or {SMALLEST:.3} or more, the smallest "
+            "normal number of float32"
+        )
+    if top_k is not None:
+        require_positive(top_k=top_k)
+    if top_p is not None:
+        require_number(top_p=top_p)
+        if not 0 < top_p <= 1:
+            raise ValueError(f"top_p is {top_p}; it must be above 0 and at most 1")
+    if seed is not None and (isinstance(seed, bool) or not isinstance(seed, int)):
+        raise TypeError(f"seed is {seed!r}; it must be an integer")
+    if seed is not None and not -(2**63) <= seed < 2**64:
+        raise ValueError(f"seed is {seed}; it must be from -2^63 to 2^64 - 1")
 
 
 def _end_ids(eos_id: int | Sequence[int] | None) -> list[int]:
     if eos_id is None:
         return []
+    if not isinstance(eos_id, int | Sequence) or isinstance(eos_id, str):
+        raise TypeError(f"eos_id is {type(eos_id).__name__}; it must be an id or a list of ids")
     ends = [eos_id] if isinstance(eos_id, int) else list(eos_id)
     for end in ends:
-        if isinstance(end, bool) or not isinstance(end, int) or end < 0:
-            raise ValueError(f"eos_id holds {end!r}; an id must be an integer of 0 or more")
+        if isinstance(end, bool) or not isinstance(end, int) or not 0 <= end < 2**63:
+            raise ValueError(f"eos_id holds {end!r}; an id must be an integer of 0 or more (and below 2^63)")
     return ends
 
 
-def _pad(pad_id: int | None, ends: list[int]) -> int:
-    return pad_id if pad_id is not None else ends[0] if ends else 0
+def _pad(pad_id: int | None, ends: list[int], vocab_size: int) -> int:
+    if pad_id is None:
+        return ends[0] if ends else 0
+    require_index(vocab_size, pad_id=pad_id)
+    return pad_id

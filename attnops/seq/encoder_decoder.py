@@ -16,7 +16,7 @@ from attnops.seq.decoder import Head
 from attnops.seq.embeddings import Embeddings, check_ids
 from attnops.seq.encoder import Encoder
 from attnops.seq.initialise import initialise
-from attnops.seq.norms import make_norm
+from attnops.seq.norms import make_final_norm
 
 
 class EncoderDecoder(nn.Module):
@@ -47,8 +47,7 @@ class EncoderDecoder(nn.Module):
         if config.has_position("relative"):
             self.relative = RelativeBias(config.heads, config.relative_buckets, config.relative_distance, False)
         self.blocks = nn.ModuleList(Block.of(config, layer, causal=True, cross=True) for layer in range(config.layers))
-        final = config.norm_position != "post" if config.final_norm is None else config.final_norm
-        self.norm = make_norm(config.norm, config.dim, config.norm_eps, config.norm_bias) if final else nn.Identity()
+        self.norm = make_final_norm(config)
         self.head = Head(config)
         initialise(self, config)
 

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from attnops.seq.config import TransformerConfig
+
 
 class RMSNorm(nn.Module):
     """weight · x / √(mean(x²) + eps), over the last axis; the mean in float32 at least.
@@ -52,3 +54,9 @@ LayerNorm = nn.LayerNorm
 def make_norm(kind: str, dim: int, eps: float, bias: bool = True) -> nn.Module:
     """The norm of that name: "rms" or "layer" (with `bias` or without)."""
     return RMSNorm(dim, eps) if kind == "rms" else nn.LayerNorm(dim, eps, bias=bias)
+
+
+def make_final_norm(config: TransformerConfig) -> nn.Module:
+    """The norm after the last block; none by default where each block ends in one ("post")."""
+    final = config.norm_position != "post" if config.final_norm is None else config.final_norm
+    return make_norm(config.norm, config.dim, config.norm_eps, config.norm_bias) if final else nn.Identity()

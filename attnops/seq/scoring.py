@@ -8,12 +8,15 @@ from torch import Tensor
 from attnops.checks import require_positive
 from attnops.seq.decoder import Decoder
 from attnops.seq.embeddings import check_ids
+from attnops.seq.evaluating import Evaluating
 from attnops.seq.losses import summed_loss
 
 
 @torch.no_grad()
 def perplexity(model: Decoder, ids: Tensor, window: int | None = None, stride: int | None = None) -> float:
     """exp of the mean of -log p(token | tokens before), each token but the first scored once.
+
+    The model runs as in evaluation, without gradients, and is left as it was.
 
     Args:
         ids: `[N]`, or `[B, N]` texts of one length, scored together.
@@ -28,7 +31,7 @@ def perplexity(model: Decoder, ids: Tensor, window: int | None = None, stride: i
     Example:
         >>> import torch
         >>> from attnops.seq import Decoder, TransformerConfig, perplexity
-        >>> model = Decoder(TransformerConfig(vocab_size=10, dim=16, layers=1, heads=2)).eval()
+        >>> model = Decoder(TransformerConfig(vocab_size=10, dim=16, layers=1, heads=2))
         >>> _ = model.embeddings.token.weight.data.zero_()                      # knows nothing
         >>> round(perplexity(model, torch.arange(10), window=4), 3)
         10.0
@@ -52,12 +55,13 @@ def perplexity(model: Decoder, ids: Tensor, window: int | None = None, stride: i
     if stride > window:
         raise ValueError(f"stride is {stride}; it must be at most window = {window}, or tokens would be left out")
     total, scored = 0.0, 1  # the first token has nothing before it
-    for start in range(0, length, stride):
-        end = min(start + window, length)
-        if end > scored:
-            read = ids[:, min(start, scored - 1) : end - 1]
-            logits = model(read)[:, scored - end :]
-            total += float(summed_loss(logits, ids[:, scored:end]))
-            scored = end
+    with Evaluating(model):
+        for start in range(0, length, stride):
+            end = min(start + window, length)
+            if end > scored:
+                read = ids[:, min(start, scored - 1) : end - 1]
+                logits = model(read)[:, scored - end :]
+                total += float(summed_loss(logits, ids[:, scored:end]))
+                scored = end
     mean = torch.tensor(total / (ids.shape[0] * (length - 1)), dtype=torch.float64)
     return float(mean.exp())  # inf where it is too large, and no error

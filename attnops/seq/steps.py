@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from attnops.checks import require_index
 from attnops.patterns.intervals import Chunked, SlidingWindow
 from attnops.seq.cache import Cache, KVCache
 from attnops.seq.config import TransformerConfig
@@ -13,6 +14,7 @@ from attnops.seq.decoder import Decoder
 from attnops.seq.embeddings import check_ids
 from attnops.seq.encoder_decoder import EncoderDecoder
 from attnops.seq.rolling_cache import RollingCache
+from attnops.seq.room import require_room
 
 CACHES = ("full", "rolling", "paged", "none")
 PAGE = 16
@@ -50,6 +52,7 @@ class Steps:
         if isinstance(model, EncoderDecoder):
             if start_id is None:
                 raise ValueError("start_id is None; an EncoderDecoder needs the id that its output starts with")
+            require_index(model.config.vocab_size, start_id=start_id)
             self.ids, self.mask = ids.new_full((ids.shape[0], 1), start_id), None
         elif start_id is not None:
             raise ValueError(f"start_id is {start_id}; a Decoder goes on from ids, so it must be None")
@@ -57,7 +60,11 @@ class Steps:
             real = read_mask(attention_mask, ids.shape[0], ids.shape[1])
             if real is not None and not bool(real.any(-1).all()):
                 raise ValueError("attention_mask has a row of padding alone; each row must hold a token")
-        self.cache = make_cache(cache, model.config, rows * ids.shape[0], self.ids.shape[1] + more)
+        length = self.ids.shape[1] + more
+        if rows > 1:
+            weight = model.embeddings.token.weight
+            require_room(model.config, ids.shape[0], rows, more, cached(cache, model.config, length), weight)
+        self.cache = make_cache(cache, model.config, rows * ids.shape[0], length)
 
     def first(self) -> Tensor:
         """Logits after the prompt: after the last real token of each row."""
@@ -117,6 +124,14 @@ def make_cache(cache: str | Cache, config: TransformerConfig, rows: int, length:
 
         return PagedCache(pages=rows * -(-length // PAGE), page_size=PAGE)
     raise ValueError(f"cache is {cache!r}; it must be a Cache or one of {', '.join(map(repr, CACHES))}")
+
+
+def cached(cache: str | Cache, config: TransformerConfig, length: int) -> list[int]:
+    """How many of `length` tokens each layer will hold; none are counted in a cache of the caller's own."""
+    if cache not in ("full", "paged", "rolling"):
+        return []
+    reaches = [reach(config, layer) if cache == "rolling" else None for layer in range(config.layers)]
+    return [length if reached is None else min(length, reached) for reached in reaches]
 
 
 def reach(config: TransformerConfig, layer: int) -> int | None:
