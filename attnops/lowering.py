@@ -16,9 +16,12 @@ from attnops.scores.base import Score
 from attnops.scores.dot import DotProduct
 
 
-def evaluate(call: Call, pairs: Pairs) -> tuple[Tensor | None, Tensor | None]:
-    """Pattern and bias at the pairs: `allowed` (None: all) and `bias` (None: 0), each broadcasting over the pairs."""
-    allowed = allows(call, pairs)
+def evaluate(call: Call, pairs: Pairs, allowed: Tensor | None = None) -> tuple[Tensor | None, Tensor | None]:
+    """Pattern and bias at the pairs: `allowed` (None: all) and `bias` (None: 0), each broadcasting over the pairs.
+
+    What is `allowed` may be given, where it is known already.
+    """
+    allowed = allows(call, pairs) if allowed is None else allowed
     bias = None
     if call.bias is not None and call.bias.adds:
         if allowed is not None and call.has_dirty_coords:

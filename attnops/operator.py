@@ -197,14 +197,14 @@ def _signature(
 
     Plain: tensors and nothing that stands for them, no gradient, autocast, tracer, transform or collector of plans.
     """
-    if torch.compiler.is_compiling() or not type(query) is type(key) is type(value) is Tensor:
+    if is_traced() or not type(query) is type(key) is type(value) is Tensor:
         return None
     if (pattern is not None and type(pattern) is not Causal) or (scale is not None and type(scale) is not float):
         return None
     device = query.device
     if torch.is_grad_enabled() or device.type == "meta" or torch.is_autocast_enabled(device.type):
         return None
-    if is_traced() or torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
+    if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
         return None
     if collector() is not None:
         return None

@@ -8,6 +8,7 @@ from torch import Tensor
 
 from attnops import lowering
 from attnops.flash import flash
+from attnops.pairs import Pairs
 from attnops.problem import Call, Estimate, NotFiniteError, Problem, Result
 
 FOLDED_ROWS = 16  # up to here, grouped heads share one call even under a mask
@@ -129,17 +130,41 @@ def _mask(call: Call) -> Tensor:
     if constants in _kept:
         return _kept[constants]
     num_queries, num_keys = call.query.shape[2], call.key.shape[2]
-    allowed, bias = lowering.evaluate(call, call.block(slice(0, num_queries), slice(0, num_keys)))
+    pairs = call.block(slice(0, num_queries), slice(0, num_keys))
+    allowed, bias = lowering.evaluate(call, pairs, _allowed(call, pairs))
     if bias is None:
         assert allowed is not None
         bias = torch.zeros((), dtype=call.compute_dtype, device=call.query.device)
+    if allowed is not None and bias.numel() * bias.element_size() <= KEPT_BYTES:
+        bias = bias.contiguous()  # a table is read heads last; in order, the two steps that follow take half the time
     mask = bias if allowed is None else torch.where(allowed, bias, float("-inf"))
     mask = mask.expand(*mask.shape[:2], num_queries, num_keys)
-    if constants is not None and mask.numel() * mask.element_size() <= KEPT_BYTES:
+    if constants is not None:
+        _keep(constants, mask)
+    return mask
+
+
+def _keep(constants: tuple[object, ...], mask: Tensor) -> None:
+    if mask.numel() * mask.element_size() <= KEPT_BYTES:
         if len(_kept) >= KEPT_MASKS:
             _kept.clear()
         _kept[constants] = mask
-    return mask
+
+
+def _allowed(call: Call, pairs: Pairs) -> Tensor | None:
+    """What a pattern of constants allows beside a bias that is none, laid out once; None where it must be asked."""
+    sides = call.coords
+    if call.problem.opaque or torch.is_inference_mode_enabled() or any("position" in side for side in sides):
+        return None
+    if call.bias is None or not lowering.forbids(call) or call.pattern.constants is None:
+        return None
+    place = ("allowed", call.pattern.constants, sides[0].offset, sides[1].offset, *pairs.shape[2:], call.query.device)
+    if place not in _kept:
+        allowed = lowering.allows(call, pairs)
+        assert allowed is not None
+        _keep(place, allowed)
+        return allowed
+    return _kept[place]
 
 
 def _constants(call: Call) -> tuple[object, ...] | None:

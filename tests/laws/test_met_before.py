@@ -7,9 +7,12 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import attnops
 from attnops import operator
+from attnops.problem import Call
 
 
 @pytest.fixture
@@ -80,6 +83,49 @@ def test_gradients_autocast_transforms_and_collectors_stay(met: tuple[Tensor, Te
         inner = torch.func.grad(lambda x: attnops.attend(x, key, value).sum())(query)
     (want,) = torch.autograd.grad(attnops.attend(leaf, key, value).sum(), leaf)
     torch.testing.assert_close(inner, want)
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[Call]:
+    """The calls that reach a backend, as they were prepared."""
+    seen: list[Call] = []
+    run = operator._run_first
+
+    def spy(call: Call, name: str, candidates: Any, auto: bool) -> Any:
+        seen.append(call)
+        return run(call, name, candidates, auto)
+
+    monkeypatch.setattr(operator, "_run_first", spy)
+    return seen
+
+
+def test_gradients_are_planned_for(met: tuple[Tensor, Tensor, Tensor], calls: list[Call]) -> None:
+    attnops.attend(met[0].clone().requires_grad_(), *met[1:])
+    with torch.no_grad():
+        attnops.attend(met[0].clone().requires_grad_(), *met[1:])
+    assert [call.problem.grad for call in calls] == [True, False]
+
+
+@torch.no_grad()
+def test_autocast_lowers_what_backends_see(met: tuple[Tensor, Tensor, Tensor], calls: list[Call]) -> None:
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        attnops.attend(*met)
+    assert calls[0].query.dtype == calls[0].problem.dtype == torch.bfloat16
+
+
+@torch.no_grad()
+def test_tracers_are_planned_for(met: tuple[Tensor, Tensor, Tensor], calls: list[Call]) -> None:
+    make_fx(lambda *x: attnops.attend(*x))(*met)
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        attnops.attend(*met)
+    assert [call.problem.traced for call in calls] == [True, True]
+
+
+@torch.no_grad()
+def test_a_meta_device_has_no_autocast_to_ask_for(met: tuple[Tensor, Tensor, Tensor]) -> None:
+    for _ in range(2):
+        assert attnops.attend(*(x.to("meta") for x in met)).shape == met[0].shape
+    assert len(operator._met) == 4
 
 
 @torch.no_grad()
