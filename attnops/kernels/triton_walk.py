@@ -20,23 +20,10 @@ def tanh(x):
     far = (1 - e) / (1 + e)
     far = tl.where(x < 0, -far, far)
     y = x * x
-    series = 1 - y * (
-        1 / 3
-        - y
-        * (
-            2 / 15
-            - y
-            * (
-                17 / 315
-                - y
-                * (
-                    62 / 2835
-                    - y
-                    * (1382 / 155925 - y * (21844 / 6081075 - y * (929569 / 638512875 - y * (6404582 / 10854718875))))
-                )
-            )
-        )
-    )
+    series = 929569 / 638512875 - y * (6404582 / 10854718875)
+    series = 1382 / 155925 - y * (21844 / 6081075 - y * series)
+    series = 17 / 315 - y * (62 / 2835 - y * series)
+    series = 1 - y * (1 / 3 - y * (2 / 15 - y * series))
     return tl.where(y < 0.0225, x * series, far)
 
 
@@ -73,8 +60,7 @@ def forward_kernel(
     heads, group, value_group, num_queries, num_edges, slots,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BE: tl.constexpr,
     SCORE: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, SLOPE: tl.constexpr, RATE: tl.constexpr,
-    BIAS: tl.constexpr, TERM: tl.constexpr, DROPOUT: tl.constexpr,
-    KEEP: tl.constexpr, ACC: tl.constexpr,
+    BIAS: tl.constexpr, TERM: tl.constexpr, DROPOUT: tl.constexpr, KEEP: tl.constexpr, ACC: tl.constexpr,
 ):  # fmt: skip
     """Σ exp(logit - top) v over the edges of a part, with the softmax kept up to date."""
     part, bh = tl.program_id(0), tl.program_id(1).to(tl.int64)
@@ -227,9 +213,8 @@ def query_kernel(
     heads, group, value_group, num_queries, num_edges, num_parts, slots,
     D: tl.constexpr, DV: tl.constexpr, BD: tl.constexpr, BDV: tl.constexpr, BE: tl.constexpr,
     SCORE: tl.constexpr, SCALE: tl.constexpr, SOFTCAP: tl.constexpr, SLOPE: tl.constexpr, RATE: tl.constexpr,
-    BIAS: tl.constexpr, TERM: tl.constexpr, DROPOUT: tl.constexpr,
+    BIAS: tl.constexpr, TERM: tl.constexpr, DROPOUT: tl.constexpr, ACC: tl.constexpr,
     DELTA: tl.constexpr, OF_WEIGHTS: tl.constexpr, OF_BIAS: tl.constexpr, OF_A: tl.constexpr, OF_TERM: tl.constexpr,
-    ACC: tl.constexpr,
 ):  # fmt: skip
     """The query's gradient over a part; and what its pairs leave for their keys: kept weight and score's gradient."""
     part, bh = tl.program_id(0), tl.program_id(1).to(tl.int64)
