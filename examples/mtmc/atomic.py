@@ -22,23 +22,24 @@ WORK = ".work"  # in a folder of results: what an unfinished run is resumed from
 def results(out: Path, last: str = "summary.json") -> Iterator[Path]:
     """A temporary sibling of ``out`` to write into; its files move into ``out`` once the block ends without an error.
 
-    A new ``out`` (or one that holds ``WORK`` alone) appears by one rename. In one that exists each file is replaced by
-    one rename; ``last`` is taken away before and comes at the end, so that where it is, everything else belongs to it.
+    A new ``out`` (or one that holds ``WORK`` alone) appears by one rename. In one that exists, an empty one too (it may
+    be a mount, or where somebody's shell stands), each file is replaced by one rename; ``last`` is taken away before
+    and comes at the end, so that where it is, everything else belongs to it.
     Files of others in ``out`` are left alone.
     """
     out = out.resolve()
     if out.exists() and not out.is_dir():
         raise NotADirectoryError(f"--out: {out} is a file; it must be a folder, or not exist yet")
-    out.parent.mkdir(parents=True, exist_ok=True)
+    _make_parent(out)
     sweep(out)
     draft, lock = _folder(out)
     try:
         yield draft
         work = out / WORK
-        if not out.exists() or set(os.listdir(out)) <= {WORK}:
+        if not out.exists() or (os.listdir(out) == [WORK] and out != Path.cwd()):
             if work.exists():
                 work.rename(draft / WORK)
-            draft.rename(out)  # over an empty folder too
+            draft.rename(out)  # over the folder that is empty now, too
             return
         files = [path.relative_to(draft) for path in draft.rglob("*") if path.is_file()]
         (out / last).unlink(missing_ok=True)
@@ -60,7 +61,7 @@ def replaced(path: Path) -> Iterator[Path]:
     path = path.resolve()
     if path.is_dir():
         raise IsADirectoryError(f"--out: {path} is a folder; it must be a file")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    _make_parent(path)
     sweep(path)
     handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
     draft = Path(name)
@@ -74,6 +75,13 @@ def replaced(path: Path) -> Iterator[Path]:
     finally:
         os.close(handle)
         draft.unlink(missing_ok=True)
+
+
+def _make_parent(path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise NotADirectoryError(f"--out: {path} cannot be made: a folder above it is a file") from None
 
 
 def _named(error: OSError, path: Path) -> OSError:
@@ -103,7 +111,11 @@ def sweep(path: Path) -> None:
 
 def _folder(out: Path) -> tuple[Path, int]:
     while True:
-        draft = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+        try:
+            draft = Path(tempfile.mkdtemp(prefix=f".{out.name}.", suffix=".part", dir=out.parent))
+        except OSError as error:
+            error.filename = str(out)  # what was asked for, not the draft's name
+            raise
         lock = os.open(draft, os.O_RDONLY)
         if _lock(lock) and draft.exists():  # not swept by another run before it was locked
             draft.chmod(0o755)

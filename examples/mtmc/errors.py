@@ -15,4 +15,6 @@ class InputError(Exception):
     def __init__(self, path: str | Path, line: int | None, found: str, expected: str) -> None:
         place = f"{path}, line {line}" if line is not None else f"{path}"
         message = f"{place}: found {found}; expected {expected}"
-        super().__init__(" ".join(message.split()))
+        line_of_text = " ".join(message.split())
+        # what data say must not reach the terminal as a command to it
+        super().__init__("".join(x if x.isprintable() else ascii(x)[1:-1] for x in line_of_text))

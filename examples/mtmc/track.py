@@ -72,6 +72,8 @@ def run_track(data: Path, format: str, links: Path, out: Path, options: Options,
         _print(scored, judged, options, f"{len(_counted(given, options))} tracklets of {data}", console)
     if summary["left_out"]:
         console.print(f"Left out: {summary['left_out']} rows or tracklets; see dropped.log", soft_wrap=True)
+    if summary["put_right"]:
+        console.print(f"Put right: {summary['put_right']} rows, clocks or ids; see dropped.log", soft_wrap=True)
     console.print(
         f"{summary['tracklets']} tracklets, {summary['identities']} identities. Report: {out / 'report.html'}",
         soft_wrap=True,
@@ -85,9 +87,7 @@ def _read(data: Path, format: str, links: Path, options: Options) -> Recording:
     if options.miss:
         recording = thinned(recording, options.miss)
     if not recording.tracklets:
-        faults = [case for kind, cases in log.cases.items() if kind not in KEPT for case in cases]
-        lost = f" ({log.left_out} of {log.rows} rows left out, the first: {faults[0]})" if faults else ""
-        raise InputError(data, None, f"no tracklet of at least {options.least} boxes{lost}", "at least one")
+        raise InputError(data, None, f"no tracklet of at least {options.least} boxes{log.first()}", "at least one")
     known = any(t.truth is not None for t in recording.tracklets)
     if (options.cross_fit or options.learn_until is not None) and not known:
         raise InputError(data, None, "no true identities", "ground truth to learn from (--learn-until, --cross-fit)")
@@ -141,7 +141,7 @@ def _other(protocol: Protocol) -> Protocol:
 
 
 def _print(scored: Scored, judged: Judged, options: Options, title: str, console: Console) -> None:
-    console.print(screen_table(scored.scores, 1, title))
+    console.print(screen_table(scored.scores, 1, title, judged.row))
     console.print(f"Protocol: {options.protocol}", soft_wrap=True)
     other = scored.other[judged.row]
     kept = "dropped from the predictions" if options.protocol.single_camera else "kept"
@@ -167,7 +167,7 @@ def _write(
         gain=judged.reasons.gain,
         reasons=judged.reasons,
         true=true_identities(recording),
-        scores=_page_tables(scored, options) if scored else [],
+        scores=_page_tables(scored, judged.row, options) if scored else [],
         notes=[head, *notes],
         delays=delays_by_link(recording, given.pairs, given.true if given.true.any() else judged.joined),
         delays_of="true passages" if given.true.any() else "passages that were joined",
@@ -180,7 +180,8 @@ def _write(
         "identities": count,
         "method": judged.row,
         "notes": notes,
-        "left_out": sum(drop.count for drop in recording.dropped if drop.why != LOST),
+        "left_out": sum(drop.count for drop in recording.dropped if drop.why not in (*KEPT, LOST)),
+        "put_right": sum(drop.count for drop in recording.dropped if drop.why in KEPT),
     }
     if scored:
         names = ("asked", "other")
@@ -206,7 +207,7 @@ def _write(
     return summary
 
 
-def _page_tables(scored: Scored, options: Options) -> list[Table]:
+def _page_tables(scored: Scored, row: str, options: Options) -> list[Table]:
     def share(value: float | None) -> str:
         return "–" if value is None else f"{value:.3f}"
 
@@ -215,8 +216,8 @@ def _page_tables(scored: Scored, options: Options) -> list[Table]:
         for x in scored.links
     ]
     return [
-        page_table(scored.scores, 1, str(options.protocol)),
-        page_table(scored.other, 1, str(_other(options.protocol))),
+        page_table(scored.scores, 1, str(options.protocol), row),
+        page_table(scored.other, 1, str(_other(options.protocol)), row),
         Table("link by link", ["from → to", "true", "predicted", "precision", "recall"], links),
     ]
 

@@ -111,7 +111,8 @@ def _cameras(place: Place) -> dict[str, Camera]:
     cameras = {}
     for name, entry in place.entries().items():
         if not fit_for_a_file(name):
-            raise entry.wrong("a camera name that can be a file name, of at most 200 bytes")
+            expected = "a camera name that can be a file name, of at most 200 bytes"
+            raise InputError(place.path, entry.line, f"cameras: {name!r:.80}", expected)
         cameras[name] = Camera(name, **entry.table(checks, ("fps",)))
     if not cameras:
         raise place.wrong("at least one camera")

@@ -14,6 +14,15 @@ from examples.mtmc.errors import InputError
 Check = Callable[["Place"], Any]
 
 
+def _shown(node: yaml.Node) -> str:
+    """What stands there: a word or number, or a list of them; of anything deeper, what it is."""
+    if isinstance(node, yaml.ScalarNode):
+        return str(node.value)
+    if isinstance(node, yaml.SequenceNode) and all(isinstance(item, yaml.ScalarNode) for item in node.value):
+        return "[" + ", ".join(item.value for item in node.value) + "]"
+    return "a list" if isinstance(node, yaml.SequenceNode) else "a mapping"
+
+
 class Place:
     """A node of the file with the line that it stands on."""
 
@@ -23,7 +32,7 @@ class Place:
 
     def wrong(self, expected: str) -> InputError:
         """An error at this place."""
-        text = self.node.value if isinstance(self.node, yaml.ScalarNode) else "a list or a mapping"
+        text = _shown(self.node)
         found = f"{self.name}: {text!s:.80}" if self.name else f"{text!s:.80}"
         return InputError(self.path, self.line, found, expected)
 

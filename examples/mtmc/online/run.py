@@ -102,7 +102,8 @@ def run_online(options: Online, console: Console) -> dict[str, Any]:
                     _pass_on(tracker, told, tables)
             interrupted = stop.is_set()
             if tracker is None and not interrupted:
-                raise InputError("the standard input" if live else options.data, None, "no usable row", "rows to track")
+                source = "the standard input" if live else options.data
+                raise InputError(source, None, f"no usable row{log.first()}", "rows to track")
         except (InputError, OSError, sqlite3.OperationalError):
             if told.tracklets == 0:  # nothing was decided: nothing stays
                 decisions.unlink(missing_ok=True)

@@ -95,6 +95,11 @@ class Log:
         """How many rows were left out."""
         return sum(count for kind, count in self.counts.items() if kind not in KEPT)
 
+    def first(self) -> str:
+        """How many rows were left out and the first fault, in brackets, for an error of what remains; or nothing."""
+        faults = [case for kind, cases in self.cases.items() if kind not in KEPT for case in cases]
+        return f" ({self.left_out} of {self.rows} rows left out, the first: {faults[0]})" if faults else ""
+
     def lines(self) -> list[str]:
         """One line a kind with its count, each followed by its first cases."""
         text = []

@@ -39,8 +39,9 @@ def labelled_by(
     log = log or Log(strict=True)
     place = {(t.camera, t.id): n for n, t in enumerate(recording.tracklets)}
     named = DisjointSet()
-    complete = True
+    complete, best = True, -math.inf
     for line, start, end, score in _matches(path, log):
+        best = max(best, -math.inf if score is None else score)
         if least_score is not None and (score is None or score < least_score):
             complete = False
             continue
@@ -54,6 +55,9 @@ def labelled_by(
         if end is not None:
             named.add(place[end])
             named.merge(place[start], place[end])
+    if least_score is not None and best < least_score:
+        found = "no match that has a score" if best == -math.inf else f"no match with a score above {best:g}"
+        raise InputError(path, None, found, f"one of at least {least_score:g} (--least-score)")
     kept = []
     for identity, members in enumerate(named.subsets(), 1):
         kept += [replace(recording.tracklets[n], truth=identity) for n in members]

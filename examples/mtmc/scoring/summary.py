@@ -36,22 +36,22 @@ def cells(scores: dict[str, list[float]], spread: bool) -> list[str]:
     return [f"{scores[n][0]:.3f}±{scores[n][1]:.3f}" if spread else f"{scores[n][0]:.3f}" for n in SHOWN]
 
 
-def screen_table(rows: Scores, seeds: int, title: str) -> Screen:
-    """For the terminal."""
+def screen_table(rows: Scores, seeds: int, title: str, strong: str = "gatv2_bias") -> Screen:
+    """For the terminal; the row ``strong`` is set bold."""
     table = Screen(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("row", no_wrap=True)
     for name in SHOWN.values():
         table.add_column(name, justify="right", no_wrap=True)
     for row, scores in rows.items():
-        table.add_row(row, *cells(scores, seeds > 1), style="bold" if row == "gatv2_bias" else None)
+        table.add_row(row, *cells(scores, seeds > 1), style="bold" if row == strong else None)
     return table
 
 
-def page_table(rows: Scores, seeds: int, caption: str) -> Table:
-    """For the page; P and R are precision and recall of links."""
+def page_table(rows: Scores, seeds: int, caption: str, strong: str = "gatv2_bias") -> Table:
+    """For the page; P and R are precision and recall of links, ``strong`` the row that stands out."""
     head = ["row", *SHOWN.values()]
     body = [[row, *cells(scores, seeds > 1)] for row, scores in rows.items()]
     if not all(row in MEANING for row in rows):
         return Table(caption, head, body)
     meaning = [[*line, MEANING[line[0]]] for line in body]
-    return Table(caption, [*head, "what it is"], meaning, strong="gatv2_bias", words=True)
+    return Table(caption, [*head, "what it is"], meaning, strong=strong, words=True)

@@ -134,14 +134,14 @@ function drawTransit(where, link) {
   draw(where, [
     {type: "bar", x: at, y: link.seen, width: link.step, marker: {color: colour("bar")}, hovertemplate: "%{x:.1f} s: %{y:.3g} a second<extra></extra>"},
     {type: "scatter", mode: "lines", x: link.learned.map((_, k) => link.at[0] + k * link.at[1]), y: link.learned,
-      line: {color: "#d95f02", width: 2}, hovertemplate: "%{x:.1f} s: %{y:.3g} a second, learned<extra></extra>"},
+      line: {color: "#d95f02", width: 2}, hovertemplate: "%{x:.1f} s: %{y:.3g} a second, believed<extra></extra>"},
   ], {margin: {l: 8, r: 8, t: 4, b: 24}, bargap: 0, xaxis: {ticksuffix: " s", nticks: 5}, yaxis: {showticklabels: false, rangemode: "tozero"}});
 }
 
 function drawTransits() {
   const where = byId("transits"), links = D.transits;
   byId("transits-words").textContent = links.length
-    ? `Bars: delays seen (${D.delays_of}), from leaving one camera to entering the next. Line: the density learned for that link and direction.`
+    ? `Bars: delays seen (${D.delays_of}), from leaving one camera to entering the next. Line: the density that was believed of that link and direction (links.yaml).`
     : "No link has three passages to draw.";
   const waiting = new IntersectionObserver((seen) => {
     for (const one of seen.filter((entry) => entry.isIntersecting)) {
