@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,14 @@ def test_a_hostile_camera_of_the_links_file_stops_it(
     (folder / "links.yaml").write_text("cameras:\n  '<script>alert(1)</script>': {fps: 10}\n")
     assert ask(monkeypatch, folder, "track") == 2
     assert "can be a file name" in capsys.readouterr().err
+
+
+def test_a_standard_input_that_ends_within_a_row_loses_that_row_alone(folder: Path) -> None:
+    """Whoever fed it was killed."""
+    text = "".join(sorted(GOOD.splitlines(keepends=True), key=lambda line: int(line.split()[2])))
+    given = ["--data", "-", "--format", "aicity", "--links", str(folder / "links.yaml"), "--out", str(folder / "out")]
+    command = [sys.executable, "-m", "examples.mtmc", "track", "--online", *given]
+    done = subprocess.run(command, input=text[:-9], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0 and "Traceback" not in done.stderr
+    assert json.loads((folder / "out" / "summary.json").read_text())["tracklets"] == 4
+    assert "the standard input, line 20: found 6 columns" in (folder / "out" / "dropped.log").read_text()
