@@ -92,12 +92,12 @@ def _run(call: Call, terms: Terms, query: Tensor, key: Tensor, value: Tensor) ->
     if problem.forbids and (problem.learns or problem.opaque):
         key, value = _without_garbage(call, terms, key, value)
     if problem.learns or problem.opaque:
-        out, lse = block_attention(query, key, value, *terms, *options)
+        out, lse, _ = block_attention(query, key, value, *terms, *options)
         return out, lse
-    rest: tuple[Any, ...] = (*terms, *options)
-    out, lse, finite = run_forward(query, key, value, *rest)
+    known: tuple[Any, ...] = (*terms, *options)
+    out, lse, _, finite = run_forward(query, key, value, *known)
     if problem.forbids and not finite:  # without a gradient, what garbage does shows in the output
-        out, lse, _ = run_forward(query, *_without_garbage(call, terms, key, value), *rest)
+        out, lse, *_ = run_forward(query, *_without_garbage(call, terms, key, value), *known)
     return out, lse
 
 
@@ -219,14 +219,15 @@ class _Blocks(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         options = _options(call)
         out, lse = _nothing(query, value)
+        rest = torch.zeros_like(lse)
         for block in _blocks(call):
             if block.columns is None:
                 continue
-            rest: tuple[Any, ...] = (*_evaluated(call, block), *options)
-            rows = query[:, :, block.rows]
-            part, part_lse, _ = run_forward(rows, key[:, :, block.columns], value[:, :, block.columns], *rest)
-            out[:, :, block.rows], lse[:, :, block.rows] = part, part_lse
-        ctx.save_for_backward(query, key, value, out, lse, *tensors)
+            known: tuple[Any, ...] = (*_evaluated(call, block), *options)
+            rows, columns = block.rows, block.columns
+            part = run_forward(query[:, :, rows], key[:, :, columns], value[:, :, columns], *known)
+            out[:, :, rows], lse[:, :, rows], rest[:, :, rows] = part[:3]
+        ctx.save_for_backward(query, key, value, out, lse, rest, *tensors)
         ctx.call, ctx.options = call, options
         ctx.set_materialize_grads(False)
         return out, lse
@@ -235,7 +236,7 @@ class _Blocks(torch.autograd.Function):
     def backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Tensor | None, ...]:
         if torch.is_grad_enabled():  # create_graph: autograd would drop the second derivative in silence
             raise UnsupportedError("backend 'native' has no second derivative; backend='reference' has")
-        query, key, value, out, lse, *tensors = ctx.saved_tensors
+        query, key, value, out, lse, rest, *tensors = ctx.saved_tensors
         grad_out = torch.zeros_like(out) if grad_out is None else grad_out
         dq, dk, dv = (torch.zeros_like(x) for x in (query, key, value))
         learned: list[Tensor | None] = [None] * len(tensors)
@@ -251,6 +252,7 @@ class _Blocks(torch.autograd.Function):
                 None if grad_lse is None else grad_lse[:, :, rows],
                 out[:, :, rows],
                 lse[:, :, rows],
+                rest[:, :, rows],
                 *(query[:, :, rows], key[:, :, columns], value[:, :, columns]),
                 *_detached(terms),
                 *ctx.options,

@@ -55,6 +55,7 @@ def block_gradients(
         None if grad_lse is None else grad_lse.reshape(q.shape[:3]),
         out.reshape(*q.shape[:3], -1),
         lse.reshape(q.shape[:3]),
+        None,  # of the joined lse it is not known
         *(q, k, v),
         *terms,
         *(a.scale, a.score.softcap or 0.0, 0.0, None, False),

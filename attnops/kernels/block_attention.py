@@ -61,7 +61,7 @@ class BlockAttention(ctypes.Structure):
         ("additive", ctypes.c_void_p),
         *((f"additive_{axis}", ctypes.c_int64) for axis in ("batch", "head", "query", "key")),
         ("out", Rows),
-        ("lse", ctypes.c_void_p),
+        *((name, ctypes.c_void_p) for name in ("lse", "rest")),
         ("not_finite", ctypes.POINTER(ctypes.c_int64)),
         ("grad_out", Rows),
         ("grad_lse", ctypes.c_void_p),
@@ -152,18 +152,18 @@ def run_forward(
     softcap: float,
     dropout: float,
     seed: Tensor | None,
-) -> tuple[Tensor, Tensor, bool]:
+) -> tuple[Tensor, Tensor, Tensor, bool]:
     """`block_attention` without torch's dispatch, for a call that takes no gradient and is not traced; whether out is
-    finite throughout comes third, found on the way."""
+    finite throughout comes last, found on the way."""
     terms = (tables, indices, offsets, slopes, spots)
     prepared = _Prepared(query, key, value, intervals, additive, *terms, scale, softcap, dropout, seed)
     out = query.new_empty(*query.shape[:3], value.shape[3])
-    lse = query.new_empty(query.shape[:3])
+    lse, rest = query.new_empty(query.shape[:3]), query.new_empty(query.shape[:3])
     not_finite = ctypes.c_int64(0)
-    prepared.call.out, prepared.call.lse = Rows.of(out), lse.data_ptr()
+    prepared.call.out, prepared.call.lse, prepared.call.rest = Rows.of(out), lse.data_ptr(), rest.data_ptr()
     prepared.call.not_finite = ctypes.pointer(not_finite)
     library.call("attnops_block_attention", prepared.call)
-    return out, lse, not not_finite.value
+    return out, lse, rest, not not_finite.value
 
 
 @torch.library.custom_op("attnops::block_attention", mutates_args=(), device_types="cpu")
@@ -182,16 +182,16 @@ def block_attention(
     softcap: float,
     dropout: float,
     seed: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """`out [B, H, Nq, Dv]` and `lse [B, H, Nq]`, in one dtype, float32 or float64.
+) -> tuple[Tensor, Tensor, Tensor]:
+    """`out [B, H, Nq, Dv]`, `lse [B, H, Nq]` and what rounding took off lse, in one dtype, float32 or float64.
 
     `intervals [B|1, Nq|1, R, 2]`, int32: the keys that each query may attend, as half-open ranges (None: all);
     `additive [B|1, H|1, Nq|1, Nk|1]`, -inf forbids.
     """
-    out, lse, _ = run_forward(
+    out, lse, rest, _ = run_forward(
         query, key, value, intervals, additive, tables, indices, offsets, slopes, spots, scale, softcap, dropout, seed
     )
-    return out, lse
+    return out, lse, rest
 
 
 @block_attention.register_fake
@@ -210,8 +210,9 @@ def _(
     softcap: float,
     dropout: float,
     seed: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    return query.new_empty(*query.shape[:3], value.shape[3]), query.new_empty(query.shape[:3])
+) -> tuple[Tensor, Tensor, Tensor]:
+    rows = query.shape[:3]
+    return query.new_empty(*rows, value.shape[3]), query.new_empty(rows), query.new_empty(rows)
 
 
 @torch.library.custom_op("attnops::block_attention_backward", mutates_args=(), device_types="cpu")
@@ -220,6 +221,7 @@ def block_attention_backward(
     grad_lse: Tensor | None,
     out: Tensor,
     lse: Tensor,
+    rest: Tensor | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -252,7 +254,8 @@ def block_attention_backward(
     for one, slope in zip(call.slopes, prepared.slopes, strict=False):
         grads.append(torch.zeros(slope.shape, dtype=slope.dtype))
         one.grad = grads[-1].data_ptr()
-    call.out, call.lse = Rows.of(out), lse.data_ptr()
+    rest = None if rest is None else rest.contiguous()
+    call.out, call.lse, call.rest = Rows.of(out), lse.data_ptr(), None if rest is None else rest.data_ptr()
     call.grad_out, call.grad_lse = Rows.of(grad_out), None if grad_lse is None else grad_lse.data_ptr()
     call.grad_query, call.grad_key, call.grad_value = (Rows.of(grad) for grad in grads[:3])
     call.grad_additive = grads[3].data_ptr() if additive_wanted else None
@@ -266,6 +269,7 @@ def _(
     grad_lse: Tensor | None,
     out: Tensor,
     lse: Tensor,
+    rest: Tensor | None,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -287,26 +291,28 @@ def _(
     return [*(x.new_empty(x.shape) for x in (query, key, value)), query.new_empty(logits), *learned]
 
 
-def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _save(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
     query, key, value, intervals, additive, tables, indices, offsets, slopes, spots, *options, seed = inputs
     ctx.save_for_backward(*output, query, key, value, intervals, additive, seed, *tables, *indices, *slopes, *spots)
     ctx.counts = (len(tables), len(slopes))
     ctx.options = (offsets, options)
+    ctx.mark_non_differentiable(output[2])
     ctx.set_materialize_grads(False)
 
 
-def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None) -> tuple[Any, ...]:
-    out, lse, query, key, value, intervals, additive, seed, *rest = ctx.saved_tensors
+def _backward(ctx: Any, grad_out: Tensor | None, grad_lse: Tensor | None, _: Tensor | None) -> tuple[Any, ...]:
+    out, lse, rest, query, key, value, intervals, additive, seed, *terms = ctx.saved_tensors
     num_tables, num_slopes = ctx.counts
     ends = [num_tables, 4 * num_tables, 4 * num_tables + num_slopes]
-    tables, indices, slopes, spots = rest[: ends[0]], rest[ends[0] : ends[1]], rest[ends[1] : ends[2]], rest[ends[2] :]
+    tables, indices = terms[: ends[0]], terms[ends[0] : ends[1]]
+    slopes, spots = terms[ends[1] : ends[2]], terms[ends[2] :]
     offsets, options = ctx.options
     if grad_out is None:
         grad_out = torch.zeros_like(out)
     wanted = additive is not None and ctx.needs_input_grad[4]
     dq, dk, dv, dlogits, *learned = block_attention_backward(
-        grad_out, grad_lse, out, lse, query, key, value, intervals, additive, tables, indices, offsets, slopes, spots,
-        *options, seed, wanted,
+        grad_out, grad_lse, out, lse, rest, query, key, value, intervals, additive, tables, indices, offsets, slopes,
+        spots, *options, seed, wanted,
     )  # fmt: skip
     dadditive = dlogits.sum_to_size(additive.shape) if wanted else None
     return (
@@ -326,7 +332,7 @@ def _joined(tensor: Tensor | None, dim: int | None, size: int) -> Tensor | None:
     return tensor.flatten(0, 1)
 
 
-def _vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+def _vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tensor, ...], tuple[int, ...]]:
     query, key, value, intervals, additive, tables, indices, offsets, slopes, spots, *options = inputs
     size = info.batch_size
     if any(dim is not None for dim in (*in_dims[8], in_dims[13])):
@@ -345,8 +351,7 @@ def _vmap(info: Any, in_dims: tuple[Any, ...], *inputs: Any) -> tuple[tuple[Tens
         *whole, _joined(intervals, in_dims[3], size), _joined(additive, in_dims[4], size),
         joined(tables, in_dims[5]), joined(indices, in_dims[6]), offsets, slopes, joined(spots, in_dims[9]), *options,
     )  # fmt: skip
-    out, lse = (x.unflatten(0, (size, -1)) for x in outputs)
-    return (out, lse), (0, 0)
+    return tuple(x.unflatten(0, (size, -1)) for x in outputs), (0, 0, 0)
 
 
 torch.library.register_vmap(block_attention, _vmap)

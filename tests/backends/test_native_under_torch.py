@@ -83,8 +83,8 @@ def test_the_operators_pass_opcheck() -> None:
         inputs = (query, key, value, *terms, 0.3, 0.0, 0.0, None)
         torch.library.opcheck(torch.ops.attnops.block_attention.default, inputs)
         constants = tree_map_only(Tensor, torch.Tensor.detach, inputs)
-        out, lse = torch.ops.attnops.block_attention(*constants)
-        arguments = (normal(*out.shape), normal(*lse.shape), out, lse, *constants, terms is full)
+        out, lse, rest = torch.ops.attnops.block_attention(*constants)
+        arguments = (normal(*out.shape), normal(*lse.shape), out, lse, rest, *constants, terms is full)
         torch.library.opcheck(torch.ops.attnops.block_attention_backward.default, arguments)
 
 

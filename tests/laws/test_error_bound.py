@@ -63,3 +63,17 @@ def test_huge_logits_of_a_graph_keep_their_weights(backend: str, size: float) ->
     assert_close_as_reference(rows, torch.ones(2, 6).double(), torch.ones(2, 6), what=f"sums of weights of {backend}")
     total = torch.full((2, 4), 6.0)
     assert_close_as_reference(grad.sum(1), total.double(), total, what=f"sums of value's gradients on {backend}")
+
+
+@pytest.mark.parametrize("learned", [True, False])
+@pytest.mark.parametrize("size", [-1e6, -1e9, torch.finfo(torch.float32).min, 1e6])
+@pytest.mark.parametrize("backend", [name for name in BACKENDS if name in ("reference", "native")])
+def test_huge_logits_of_a_sequence_keep_their_gradients(backend: str, size: float, learned: bool) -> None:
+    """The same over a sequence; torch's own fused attention does not hold it (README, Limits)."""
+    key = torch.randn(2, 40, 8, generator=torch.Generator().manual_seed(0))
+    value = torch.randn(2, 40, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
+    bias = torch.full((2, 5, 40), size, requires_grad=learned)
+    out = attnops.attend(key[:, :5], key, value, bias=bias, backend=backend)
+    (grad,) = torch.autograd.grad(out.sum(), value)
+    total = torch.full((2, 8), 5.0)
+    assert_close_as_reference(grad.sum(1), total.double(), total, what=f"sums of value's gradients on {backend}")

@@ -201,8 +201,10 @@ class Forward {
                 nothing += out[d] * 0;
             }
             if (nothing != 0 && call_.not_finite) __atomic_store_n(call_.not_finite, 1, __ATOMIC_RELAXED);
-            T* lse = static_cast<T*>(call_.lse) + (tile.batch * call_.heads + tile.head(row)) * call_.queries;
-            lse[tile.query(row)] = dead ? -INFINITE<T> : state.top[row] + logarithm_of(state.total[row]);
+            Index place = (tile.batch * call_.heads + tile.head(row)) * call_.queries + tile.query(row);
+            T log_total = logarithm_of(state.total[row]), lse = state.top[row] + log_total;
+            static_cast<T*>(call_.lse)[place] = dead ? -INFINITE<T> : lse;
+            static_cast<T*>(call_.rest)[place] = dead ? T(0) : log_total - (lse - state.top[row]);
         }
     }
 

@@ -230,6 +230,7 @@ class Backward {
         T* slopes = call_.softcap > 0 ? work.slopes + number * COLUMNS : nullptr;
         Index place = (row.batch * call_.heads + row.head) * call_.queries + row.query;
         T lse = static_cast<const T*>(call_.lse)[place], delta = delta_[place];
+        T rest = call_.rest ? static_cast<const T*>(call_.rest)[place] : T(0);
         if (row.span.empty() || lse == -INFINITE<T>) {
             std::memset(static_cast<void*>(logits), 0, COLUMNS * sizeof(T));
             std::memset(static_cast<void*>(dlogits), 0, COLUMNS * sizeof(T));
@@ -243,7 +244,7 @@ class Backward {
         for (Index c = 0; c < row.low; c += W) store<W>(logits + c, V{}), store<W>(dlogits + c, V{});
         for (Index c = row.high; c < COLUMNS; c += W) store<W>(logits + c, V{}), store<W>(dlogits + c, V{});
         for (Index c = row.low; c < row.high; c += W) {
-            V weight = exponential_of_negative<W>(load<W>(logits + c) - lse);
+            V weight = exponential_of_negative<W>(load<W>(logits + c) - lse - rest);
             store<W>(logits + c, weight);
             if (call_.dropout > 0) continue;
             store<W>(dlogits + c, weight * (load<W>(dlogits + c) - delta));

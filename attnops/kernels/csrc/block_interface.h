@@ -43,6 +43,7 @@ struct BlockAttention {
     std::int64_t additive_batch, additive_head, additive_query, additive_key;
     Rows out;
     void* lse;                // [B, H, Nq]
+    void* rest;               // [B, H, Nq]: what rounding took off lse; backward, null: nothing
     std::int64_t* not_finite;  // set to 1 where some number of out is not; null where nobody asks
     // backward; grad_query, grad_key, grad_value are added to
     Rows grad_out;
