@@ -25,6 +25,13 @@ def require_positive(**arguments: object) -> None:
             raise ValueError(f"{name} is {_shown(value)}; it must be an integer of 1 or more (and below 2^62)")
 
 
+def require_count(**arguments: object) -> None:
+    """Raise `ValueError` for an argument that is not an integer of 0 or more."""
+    for name, value in arguments.items():
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 2**62:
+            raise ValueError(f"{name} is {_shown(value)}; it must be an integer of 0 or more (and below 2^62)")
+
+
 def require_index(count: int, **arguments: object) -> None:
     """Raise `TypeError` for an argument that is no integer, `ValueError` for one that is not in 0 … count - 1."""
     for name, value in arguments.items():

@@ -25,24 +25,20 @@ import csv
 import gzip
 import json
 import os
-import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.elastic.multiprocessing.errors import record
 
 from attnops import Edges
 from attnops.distributed import HaloPlan, halo_exchange, init_processes, partition, plan_halo
 from attnops.graph import GATv2Conv
-from examples.distributed_run import checkpoints, claim, positive
+from examples.arguments import positive
+from examples.distributed_run import claim, keep, resume
 from examples.outputs import add_out
 
 WORDS = 128  # features of a page: the many words that it may hold, hashed to so many
@@ -171,46 +167,6 @@ class Run:
         dist.all_reduce(counts)
         return float(counts[0] / counts[1])
 
-    # --------------------------------------------------------------------------------------------------- checkpoints
-
-    def save(self) -> None:
-        """All processes write together; the folder gets its name when all have."""
-        path = self.options.out / f"step-{len(self.losses):06}"
-        part = path.with_suffix(".part")
-        if dist.get_rank() == 0:
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(parents=True)
-        dist.barrier()
-        model, optimizer = get_state_dict(self.model, self.optimizer)
-        save({"model": model, "optimizer": optimizer}, checkpoint_id=part)
-        if dist.get_rank() == 0:
-            run = {"losses": self.losses, "settings": self.settings}
-            (part / "run.json").write_text(json.dumps(run), encoding="utf-8")
-            shutil.rmtree(path, ignore_errors=True)
-            part.rename(path)
-            for old in checkpoints(self.options.out)[:-2]:
-                shutil.rmtree(old)
-        dist.barrier()
-
-    def load(self) -> None:
-        """Go on from the last whole checkpoint, if there is one, whatever number of processes wrote it.
-
-        Raises:
-            ValueError: a run of other settings.
-        """
-        found = checkpoints(self.options.out)
-        if not found:
-            return
-        held: dict[str, Any] = json.loads((found[-1] / "run.json").read_text(encoding="utf-8"))
-        for name, mine in self.settings.items():
-            if held["settings"][name] != mine:
-                theirs = held["settings"][name]
-                raise ValueError(f"{found[-1]} is of {name} = {theirs!r}, not {mine!r}; name another folder by --out")
-        model, optimizer = get_state_dict(self.model, self.optimizer)
-        load({"model": model, "optimizer": optimizer}, checkpoint_id=found[-1])
-        set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
-        self.losses = held["losses"]
-
 
 def say(*words: object) -> None:
     """Print, on rank 0 alone."""
@@ -237,13 +193,13 @@ def go_on(options: argparse.Namespace, device: torch.device, graph: Graph, run: 
         share = sent / (graph.edges.num_keys * (len(every) - 1))
         say(f"parts of {', '.join(str(int(each[1])) for each in every)} edges; {sent} rows travel before a layer,")
         say(f"  {share:.3f} of sending every node to every process")
-    run.load()
+    run.losses = resume(options.out, run.model, run.optimizer, run.settings)
     say(f"{len(every)} processes, from step {len(run.losses)}")
     begun, before = time.perf_counter(), len(run.losses)
     while len(run.losses) < options.steps:
         run.step()
         if len(run.losses) % options.every == 0 or len(run.losses) == options.steps:
-            run.save()
+            keep(options.out, run.model, run.optimizer, run.losses, run.settings)
             speed = (len(run.losses) - before) / (time.perf_counter() - begun)
             say(f"step {len(run.losses):5}  loss {run.losses[-1]:.4f}  {speed:.1f} steps/s")
     say(f"right on {run.accuracy():.1%} of the nodes whose kind was not told")

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import json
-import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -29,19 +27,16 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
-    get_state_dict,
-    set_state_dict,
 )
-from torch.distributed.checkpoint.state_dict_loader import load
-from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import record
 from torch.distributed.fsdp import fully_shard
 
 from attnops.distributed import init_processes, shard_inputs, shard_sequence
 from attnops.seq import Decoder, Tokenizer, TransformerConfig, generate, sequence_loss
+from examples.arguments import positive
 from examples.char_lm import batch, read
-from examples.distributed_run import checkpoints, claim, positive
+from examples.distributed_run import claim, keep, resume
 from examples.outputs import add_out
 
 
@@ -73,47 +68,6 @@ class Run:
         total = loss.detach().clone()
         dist.all_reduce(total)
         self.losses.append(float(total))
-
-    # ------------------------------------------------------------------------------------------------- checkpoints
-
-    def save(self) -> None:
-        """All processes write their shares; the folder gets its name when all have."""
-        path = self.options.out / f"step-{len(self.losses):06}"
-        part = path.with_suffix(".part")
-        if dist.get_rank() == 0:
-            shutil.rmtree(part, ignore_errors=True)
-            part.mkdir(parents=True)
-        dist.barrier()
-        model, optimizer = get_state_dict(self.model, self.optimizer)
-        save({"model": model, "optimizer": optimizer}, checkpoint_id=part)
-        if dist.get_rank() == 0:
-            (part / "run.json").write_text(json.dumps({"losses": self.losses, "settings": settings(self.options)}))
-            shutil.rmtree(path, ignore_errors=True)
-            part.rename(path)
-            for old in checkpoints(self.options.out)[:-2]:
-                shutil.rmtree(old)
-        dist.barrier()
-
-    def load(self) -> None:
-        """Go on from the last whole checkpoint, if there is one, whatever number of processes wrote it.
-
-        Raises:
-            ValueError: a run of other settings.
-        """
-        found = checkpoints(self.options.out)
-        if not found:
-            return
-        held = json.loads((found[-1] / "run.json").read_text())
-        for name, mine in settings(self.options).items():
-            if held["settings"].get(name) != mine:
-                theirs = held["settings"].get(name)
-                raise ValueError(
-                    f"{found[-1]} is a run with {name} = {theirs!r}, not {mine!r}; name another folder by --out"
-                )
-        model, optimizer = get_state_dict(self.model, self.optimizer)
-        load({"model": model, "optimizer": optimizer}, checkpoint_id=found[-1])
-        set_state_dict(self.model, self.optimizer, model_state_dict=model, optim_state_dict=optimizer)
-        self.losses = held["losses"]
 
     def whole(self) -> Decoder | None:
         """The model in one piece, on rank 0."""
@@ -152,13 +106,13 @@ def train(options: argparse.Namespace, mesh: DeviceMesh) -> list[float]:
 def go_on(options: argparse.Namespace, mesh: DeviceMesh, tokenizer: Tokenizer, text: str, ids: Tensor) -> list[float]:
     """From the last checkpoint, if there is one."""
     run = Run(TransformerConfig(tokenizer.vocab_size, options.dim, options.layers, heads=4), mesh, options)
-    run.load()
+    run.losses = resume(options.out, run.model, run.optimizer, settings(options))
     say(f"{mesh.size()} processes, from step {len(run.losses)}")
     begun, before = time.perf_counter(), len(run.losses)
     while len(run.losses) < options.steps:
         run.step(ids)
         if len(run.losses) % options.every == 0 or len(run.losses) == options.steps:
-            run.save()
+            keep(options.out, run.model, run.optimizer, run.losses, settings(options))
             speed = (len(run.losses) - before) * options.rows * options.length / (time.perf_counter() - begun)
             say(f"step {len(run.losses):5}  loss {run.losses[-1]:.3f}  {speed:.0f} characters/s")
     whole = run.whole()

@@ -11,7 +11,7 @@ from attnops.biases.base import Bias
 from attnops.biases.gaps import gap
 from attnops.biases.tables import edge_scalar, read_table, require_in_range, require_integer, zeros
 from attnops.biases.terms import Term, by_gap
-from attnops.checks import require_positive
+from attnops.checks import require_count, require_positive
 from attnops.coords import Coords
 from attnops.pairs import Pairs
 
@@ -110,8 +110,7 @@ class Distance(Bias):
     def __init__(self, heads: int, max_distance: int) -> None:
         super().__init__()
         require_positive(heads=heads)
-        if isinstance(max_distance, bool) or not isinstance(max_distance, int) or max_distance < 0:
-            raise ValueError(f"max_distance is {max_distance!r}; it must be an integer of 0 or more")
+        require_count(max_distance=max_distance)
         self.heads: int = heads
         self.max_distance = max_distance
         self.weight = zeros(max_distance + 2, heads)

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from attnops.checks import require_positive
+from attnops.checks import require_count, require_positive
 from attnops.distributed.agreement import agree
 from attnops.distributed.exchange import exchange_each, group_refusal, needs_gradient, refuse
 from attnops.distributed.faults import lost_ranks
@@ -252,9 +252,7 @@ def _read(edge_index_dict: Mapping[Relation, Tensor], num_nodes: Mapping[str, in
     for what, given in (("edge_index_dict", edge_index_dict), ("num_nodes", num_nodes)):
         if not isinstance(given, Mapping):
             raise TypeError(f"{what} is {_kind(given)}; it must be a dict")
-    for name, count in num_nodes.items():
-        if type(count) is not int or count < 0:
-            raise ValueError(f"num_nodes[{name!r}] is {count!r}; it must be an integer of 0 or more")
+    require_count(**{f"num_nodes[{name!r}]": count for name, count in num_nodes.items()})
     edges = {}
     for relation, edge_index in edge_index_dict.items():
         if not isinstance(relation, tuple) or len(relation) != 3:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnops.checks import require_positive
+from attnops.checks import require_count, require_positive
 from attnops.graph.adjacency import read_index
 from attnops.patterns import Edges
 
@@ -52,8 +52,7 @@ def shortest_paths(edge_index: Tensor, num_nodes: int, max_path: int = 0) -> Pat
                 [-1, -1,  0]], dtype=torch.int32)
     """
     edges = read_index(edge_index).detach().to("cpu", torch.int64).contiguous()
-    if isinstance(num_nodes, bool) or not isinstance(num_nodes, int) or num_nodes < 0:
-        raise ValueError(f"num_nodes is {num_nodes!r}; it must be an integer of 0 or more")
+    require_count(num_nodes=num_nodes)
     if max_path:
         require_positive(max_path=max_path)
     Edges(edges, num_nodes, num_nodes)  # checks the ends

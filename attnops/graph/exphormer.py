@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from attnops.biases import EdgeBias, EdgeTypePrior
-from attnops.checks import require_positive
+from attnops.checks import require_count, require_positive
 from attnops.coords import Coords
 from attnops.graph.node_attention import NodeAttention
 from attnops.graph.packed import Packed, read_batch
@@ -85,8 +85,7 @@ class ExphormerGraph:
     ) -> None:
         if "type" in local.data:
             raise ValueError("local carries type, which says the part of an edge; give it another name")
-        if isinstance(virtual_nodes, bool) or not isinstance(virtual_nodes, int) or virtual_nodes < 0:
-            raise ValueError(f"virtual_nodes is {virtual_nodes!r}; it must be an integer of 0 or more")
+        require_count(virtual_nodes=virtual_nodes)
         device, self.num_nodes = local.edge_index.device, local.num_queries
         packed = read_batch(None, self.num_nodes, None, device) if packed is None else packed
         sizes = packed.sizes.tolist()

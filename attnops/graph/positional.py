@@ -7,7 +7,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from attnops.checks import require_positive
+from attnops.checks import require_count, require_positive
 from attnops.graph.adjacency import read_index
 from attnops.graph.packed import read_batch
 from attnops.patterns import Edges
@@ -41,9 +41,7 @@ def add_encodings(data: Any, laplacian: int = 0, random_walk: int = 0) -> Any:
     """
     if not hasattr(data, "edge_index") or not hasattr(data, "num_nodes") or hasattr(data, "edge_types"):
         raise TypeError(f"data is {type(data).__name__}; it must be torch_geometric.data.Data")
-    for name, count in (("laplacian", laplacian), ("random_walk", random_walk)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
-            raise ValueError(f"{name} is {count!r}; it must be an integer of 0 or more")
+    require_count(laplacian=laplacian, random_walk=random_walk)
     import numpy
     from torch_geometric.transforms import AddLaplacianEigenvectorPE, AddRandomWalkPE
 

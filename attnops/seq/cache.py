@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from attnops.checks import require_count
 from attnops.coords import Coords
 from attnops.patterns.segments import Padding
 from attnops.seq.context import Keys
@@ -121,8 +122,7 @@ class KVCache(Cache):
     """
 
     def __init__(self, capacity: int = 0) -> None:
-        if isinstance(capacity, bool) or not isinstance(capacity, int) or capacity < 0:
-            raise ValueError(f"capacity is {capacity!r}; it must be an integer of 0 or more")
+        require_count(capacity=capacity)
         super().__init__()
         self.capacity = capacity
         self._layers: dict[int, tuple[Tensor, Tensor]] = {}

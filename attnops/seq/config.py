@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnops.biases.rotary import Rotary
 from attnops.biases.rotary_scaling import RotaryScaling
-from attnops.checks import require_flag, require_number, require_positive
+from attnops.checks import require_count, require_flag, require_number, require_positive
 from attnops.patterns.base import Pattern
 from attnops.seq.feedforward import check_activation
 
@@ -168,10 +168,7 @@ class TransformerConfig:
                     raise ValueError(f"{name} is {value}; it must be positive, or None for none")
         if self.norm_eps < 0:
             raise ValueError(f"norm_eps is {self.norm_eps}; it must be 0 or more")
-        for name in ("learned_offset", "token_types"):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-                raise ValueError(f"{name} is {value!r}; it must be an integer of 0 or more")
+        require_count(learned_offset=self.learned_offset, token_types=self.token_types)
         if self.encoder_layers is not None:
             require_positive(encoder_layers=self.encoder_layers)
         if self.alibi_slopes is not None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from attnops.checks import require_flag, require_number, require_positive
+from attnops.checks import require_count, require_flag, require_number, require_positive
 from attnops.seq.feedforward import FeedForward, activate, check_activation
 from attnops.seq.grouped import grouped_linear
 from attnops.seq.routing import choose_experts, within_capacity
@@ -108,8 +108,7 @@ class ExpertsConfig:
             check_activation(self.activation, "clamped_swiglu")
         if not self.limit > 0:
             raise ValueError(f"limit is {self.limit}; it must be above 0")
-        if isinstance(self.shared, bool) or not isinstance(self.shared, int) or self.shared < 0:
-            raise ValueError(f"shared is {self.shared!r}; it must be an integer of 0 or more")
+        require_count(shared=self.shared)
         if self.shared and self.activation == "clamped_swiglu":
             raise ValueError("shared is given with 'clamped_swiglu', which a FeedForward does not have")
         if self.capacity_factor is not None:

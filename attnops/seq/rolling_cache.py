@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from attnops.checks import require_positive
+from attnops.checks import require_count, require_positive
 from attnops.coords import Coords
 from attnops.pairs import Pairs
 from attnops.patterns.base import Pattern
@@ -80,8 +80,7 @@ class RollingCache(Cache):
         for each in self.windows:
             if each is not None:
                 require_positive(window=each)
-        if isinstance(sinks, bool) or not isinstance(sinks, int) or sinks < 0:
-            raise ValueError(f"sinks is {sinks!r}; it must be an integer of 0 or more")
+        require_count(sinks=sinks)
         self.sinks = sinks
         self._tracks = {each: _Track(each, sinks) for each in self.windows}
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 import attnops.graph
 from attnops.graph import GATConv, GATv2Conv, RGATConv, TransformerConv
 
-pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed")
-from torch_geometric.explain import (  # noqa: E402
+pytest.importorskip("torch_geometric", reason="torch-geometric is not installed")
+from torch_geometric.explain import (
     AttentionExplainer,
     CaptumExplainer,
     Explainer,
@@ -20,27 +20,9 @@ from torch_geometric.explain import (  # noqa: E402
     PGExplainer,
 )
 
-NAMES = ["GATConv", "GATv2Conv", "TransformerConv"]
-USES, MADE = ("user", "uses", "item"), ("item", "made", "user")
+from tests.peers.two_layers import MADE, NAMES, USES, both, graph, pyg
+
 CONFIG = {"mode": "multiclass_classification", "task_level": "node", "return_type": "raw"}
-
-
-def graph() -> tuple[Tensor, Tensor]:
-    torch.manual_seed(0)
-    return torch.randn(7, 4), torch.unique(torch.randint(0, 7, (2, 20)), dim=1)
-
-
-class Net(nn.Module):
-    """Two layers of one kind, of their library or ours."""
-
-    def __init__(self, library: Any, name: str, **options: Any) -> None:
-        super().__init__()
-        self.first = getattr(library, name)(4, 3, heads=2, **options)
-        self.second = getattr(library, name)(6, 2, **options)
-
-    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
-        out: Tensor = self.second(self.first(x, edge_index).relu(), edge_index)
-        return out
 
 
 class Pooled(nn.Module):
@@ -70,12 +52,6 @@ class Hetero(nn.Module):
         hidden = {kind: rows.relu() for kind, rows in self.first(x, edge_index).items()}
         out: Tensor = self.second(hidden, edge_index)["user"]
         return out
-
-
-def both(name: str, **options: Any) -> tuple[Net, Net]:
-    theirs, ours = Net(pyg, name, **options).eval(), Net(attnops.graph, name, **options).eval()
-    ours.load_state_dict(theirs.state_dict())
-    return theirs, ours
 
 
 def loops_of(name: str, loops: bool) -> dict[str, Any]:

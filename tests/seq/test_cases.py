@@ -23,8 +23,8 @@ from attnops.seq import (
     TransformerConfig,
 )
 from attnops.seq.context import CAUSAL, read_context
+from tests.cases.solving import Results, check
 
-Results = dict[str, Tensor]
 SOLUTIONS: dict[str, Callable[[Any, Callable[[], Cache]], Results]] = {}
 CACHES: dict[str, Callable[[], Cache]] = {
     "full": KVCache,
@@ -156,15 +156,6 @@ def _(i: Any, make: Callable[[], Cache]) -> Results:
     out = run(q, k, v, segments=segments, pattern=CAUSAL, rotary=Rotary(4))
     (gradient,) = torch.autograd.grad(out[0, 0, first:].sum(), k, retain_graph=True)
     return {"out": out[0, 0].detach(), "grad_of_doc2_wrt_doc1_keys": gradient[0, 0, :first]}
-
-
-def check(cases: ModuleType, case: str, got: Results) -> None:
-    _, expected = cases.CASES[case]()
-    rtol, atol = cases.TOL.get(case, (1e-9, 1e-9))
-    assert got, "nothing was compared"
-    for name, tensor in got.items():
-        assert tensor.shape == expected[name].shape, f"{name} has shape {list(tensor.shape)}"
-        torch.testing.assert_close(tensor.double(), expected[name].double(), rtol=rtol, atol=atol, msg=f"{case} {name}")
 
 
 @pytest.mark.parametrize("cache", CACHES)

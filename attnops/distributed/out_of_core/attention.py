@@ -115,13 +115,8 @@ def attend(
             assert files.grad is not None
             upstream, whole = (each.read(block).transpose(0, 1) for each in (files.grad, files))
             whole_lse = lse_files.read(block).t()
-            # A sink's share gives nothing: the derivative by its logit is -share · upstream · out.
-            for place, sink in enumerate(sinks, len(learned) - len(sinks)):
-                heard = whole_lse != -torch.inf
-                share = torch.where(heard, (sink.weight.detach().to(lse.dtype)[:, None] - whole_lse).exp(), 0)
-                if sink.weight.requires_grad:
-                    of_sink = -(share * (upstream * whole).sum(-1)).sum(-1).to(sink.weight.dtype)
-                    add_up(total, [of_sink if other == place else None for other in range(len(learned))])
+            of_sinks = [_of_sink(sink, upstream, whole, whole_lse) for sink in sinks]
+            add_up(total, [*(None for _ in of_tiles), *of_sinks])
             for of_key in edges.keys_of(block):
                 with torch.enable_grad():
                     leaves = [
@@ -163,6 +158,14 @@ def _heard_by_none(known: AttentionOutput, sink: Sink) -> AttentionOutput:
     assert known.lse is not None
     logit = sink.weight.detach().to(known.lse.dtype)[:, None]
     return AttentionOutput(torch.zeros_like(known.out), torch.where(known.lse == -torch.inf, -torch.inf, logit))
+
+
+def _of_sink(sink: Sink, upstream: Tensor, out: Tensor, lse: Tensor) -> Tensor | None:
+    """The gradient of its logits from one block: its share gives nothing, so it is -Σ share · upstream · out."""
+    if not sink.weight.requires_grad:
+        return None
+    share = torch.where(lse == -torch.inf, 0, (sink.weight.detach().to(lse.dtype)[:, None] - lse).exp())
+    return -(share * (upstream * out).sum(-1)).sum(-1).to(sink.weight.dtype)
 
 
 def _coords(coords: Coords, first: int, count: int, offset: int) -> Coords:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from attnops.checks import require_positive
+from attnops.checks import require_count, require_positive
 from attnops.distributed.out_of_core.mapped_file import (
     mapped,
     read_header,
@@ -240,8 +240,7 @@ def _made(
 ) -> RowFiles:
     """Files of zeros, in a folder that is not yet named to hold rows."""
     require_positive(block=block)
-    if type(num_rows) is not int or num_rows < 0:
-        raise ValueError(f"num_rows is {num_rows!r}; it must be an integer of 0 or more")
+    require_count(num_rows=num_rows)
     width, dtype = require_width("", width), require_dtype("", dtype)
     if (Path(folder) / HEADER).exists():
         raise ValueError(f"folder {folder} holds rows already; MappedRows.open reads them")
@@ -280,8 +279,7 @@ def rows_within(budget: int, num_rows: int, row_bytes: int, num_edges: int) -> i
         6552
     """
     require_positive(budget=budget, num_rows=num_rows, row_bytes=row_bytes)
-    if type(num_edges) is not int or num_edges < 0:
-        raise ValueError(f"num_edges is {num_edges!r}; it must be an integer of 0 or more")
+    require_count(num_edges=num_edges)
     by_rows, by_edges = ROWS_AT_ONCE * row_bytes, 2 * BYTES_AN_EDGE * num_edges / num_rows**2
     # by_edges·b² + by_rows·b = budget
     block = (
