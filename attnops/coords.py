@@ -69,7 +69,6 @@ class Coords:
     def __init__(self, **data: Tensor) -> None:
         self.data: dict[str, Tensor] = {}
         self.offset = 0  # position - index, where no position is given
-        self._filled: Tensor | None = None  # the position that `with_position` made of it
         self._bounds: dict[str, tuple[float, float]] = {}
         self._finite: dict[str, bool] = {}
         length: int | None = None
@@ -146,20 +145,7 @@ class Coords:
         if "position" in self.data:
             return self
         position = torch.arange(self.offset, self.offset + length, device=device)
-        copy = self._replace({**self.data, "position": position})
-        copy._filled = position
-        return copy
-
-    @property
-    def is_filled(self) -> bool:
-        """Whether `position` is what `with_position` made of the offset, neither replaced nor edited since."""
-        filled = self._filled
-        return (
-            filled is not None
-            and filled is self.data.get("position")
-            and not filled.is_inference()  # those count no edits
-            and filled._version == 0
-        )
+        return self._replace({**self.data, "position": position})
 
 
 def resolve_coords(

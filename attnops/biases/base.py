@@ -130,7 +130,7 @@ class BiasSum(Bias):
 
     @property
     def terms(self) -> tuple[Bias, ...]:
-        return tuple(self.parts._modules.values())  # type: ignore[arg-type]
+        return tuple(self.parts)  # type: ignore[arg-type]
 
     @property
     def pattern(self) -> Allowing | None:

@@ -67,7 +67,6 @@ class Rotary(Bias):
         self._rows = self._law.rows(dim, base)
         self._kept: dict[tuple[torch.device, torch.dtype], Tensor] = {}
         self._turned: list[tuple[Tensor, torch.dtype, tuple[Tensor, Tensor]]] = []
-        self._aligned: dict[tuple[int, int, torch.dtype], tuple[Tensor, Tensor]] = {}  # where no position was given
 
     @staticmethod
     def from_hf(
@@ -104,8 +103,6 @@ class Rotary(Bias):
 
     def rotate(self, query: Tensor, key: Tensor, coords: tuple[Coords, Coords]) -> tuple[Tensor, Tensor]:
         """Query `[B, H, Nq, D]` and key `[B, Hkv, Nk, D]`, turned by their positions, `[N]` or `[B or 1, N]`."""
-        if type(self) is Rotary and not self.depends_on_length:
-            return self._turn_side(query, coords[0]), self._turn_side(key, coords[1])
         of_query, of_key = (side.data["position"] for side in coords)
         length = longest(of_query, of_key) if self.depends_on_length else None
         return self.turn(query, of_query, length), self.turn(key, of_key, length)
@@ -116,23 +113,6 @@ class Rotary(Bias):
             raise ValueError(f"dim is {self.dim}; it must be at most D = {vectors.shape[-1]} of query and key")
         position = position if position.ndim > 1 else position.unsqueeze(0)
         return turn_by(vectors, *self._tables(position, length, accumulation_dtype(vectors)), self.interleaved)
-
-    def _turn_side(self, vectors: Tensor, side: Coords) -> Tensor:
-        """`turn` by the position of a side; where none was given, offset and length name the tables without a look."""
-        position = side.data["position"]
-        small = position.device.type == "cpu" and position.numel() * self.dim <= KEPT_ANGLES
-        if not small or vectors.shape[-1] < self.dim or not is_concrete(position) or not side.is_filled:
-            return self.turn(vectors, position)
-        dtype = accumulation_dtype(vectors)
-        place = (side.offset, position.shape[0], dtype)
-        tables = self._aligned.get(place)
-        if tables is None:
-            tables = self._tables(position.unsqueeze(0), None, dtype)
-            if all(is_concrete(table) for table in tables):
-                if len(self._aligned) >= KEPT_TABLES:
-                    self._aligned.pop(next(iter(self._aligned)))
-                self._aligned[place] = tables
-        return turn_by(vectors, *tables, self.interleaved)
 
     def _tables(self, position: Tensor, length: Tensor | None, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
         """`turning_waves` `[B or 1, 1, N, dim]`; small ones are kept, where evaluating them is dear."""

@@ -1,4 +1,4 @@
-"""What a pattern allows and how vectors turn is laid out once where no position was given; nothing else is kept."""
+"""What a pattern allows is laid out once where no position was given; nothing else is kept beside a learned bias."""
 
 from __future__ import annotations
 
