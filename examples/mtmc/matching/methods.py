@@ -22,7 +22,7 @@ from examples.mtmc.matching.baselines import (
 from examples.mtmc.matching.candidates import Candidates, candidates
 from examples.mtmc.matching.graph import build_graph
 from examples.mtmc.matching.matcher import Matcher, Matches
-from examples.mtmc.matching.prior import Prior, Rates, prior_of
+from examples.mtmc.matching.prior import Prior, prior_of
 from examples.mtmc.matching.slots import true_pairs
 from examples.mtmc.matching.training import Labelled
 from examples.mtmc.matching.tuning import tune
@@ -70,19 +70,17 @@ def scene(
     prior: Prior | None = None,
     pairs: Candidates | None = None,
     looks: NDArray[np.float64] | None = None,
-    rates: Rates | None = None,
 ) -> Scene:
     """Prepare a recording; ``network`` may believe other than the recording's own, and ``prior`` overrules it.
 
-    Of a recording that is a small part of what was seen, the ``pairs`` that are asked about, the ``looks`` less the
-    mean of their cameras, and the ``rates`` of arrival are given.
+    ``pairs`` and ``looks`` are the recording's own where they are not given.
     """
     network = network or recording.network
     pairs = candidates(recording) if pairs is None else pairs
-    prior = prior or prior_of(recording, pairs, network, rates)
+    prior = prior or prior_of(recording, pairs, network)
     looks = looks_of(recording) if looks is None else looks
     true = true_pairs(recording, pairs.source, pairs.target)
-    graph = build_graph(recording, pairs, prior, looks, network, rates)
+    graph = build_graph(recording, pairs, prior, looks, network)
     return Scene(recording, network, pairs, prior, looks, graph, true)
 
 
