@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-INTERFACE = 1  # of csrc/interface.h
+INTERFACE = 2  # of csrc/interface.h
 # Another build may be named, such as one with sanitizers; or none, by a path where nothing is.
 PATH = Path(os.environ.get("ATTNOPS_LIBRARY") or Path(__file__).with_name("libattnops.so"))
 LEVELS = ("plain", "x86-64-v2", "x86-64-v3", "x86-64-v4")

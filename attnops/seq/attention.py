@@ -17,6 +17,7 @@ from attnops.patterns.base import Pattern
 from attnops.patterns.intervals import SlidingWindow
 from attnops.scores.dot import DotProduct
 from attnops.seq.context import CAUSAL, Context
+from attnops.seq.linear import Linear
 from attnops.seq.norms import RMSNorm
 from attnops.seq.temperature import AttentionTemperature
 
@@ -80,8 +81,8 @@ class Attention(nn.Module):
         self.window: int | None = None
         if type(pattern) is SlidingWindow and pattern.right == 0 and not (rotary and rotary.depends_on_length):
             self.window = int(pattern.left) + 1
-        self.qkv = nn.Linear(dim, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=bias_in)
-        self.out = nn.Linear(self.heads * self.head_dim, dim, bias=bias_out)
+        self.qkv = Linear(dim, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=bias_in)
+        self.out = Linear(self.heads * self.head_dim, dim, bias=bias_out)
         self.qk_norm = qk_norm
         self.query_norm = self.key_norm = None
         if qk_norm:
@@ -192,9 +193,9 @@ class CrossAttention(nn.Module):
         self.head_dim = head_dim or dim // heads
         self.layer, self.scale, self.dropout = layer, scale, dropout
         self.score = None if softcap is None else DotProduct(softcap)
-        self.query = nn.Linear(dim, self.heads * self.head_dim, bias=bias_in)
-        self.key_value = nn.Linear(memory_dim or dim, 2 * self.kv_heads * self.head_dim, bias=bias_in)
-        self.out = nn.Linear(self.heads * self.head_dim, dim, bias=bias_out)
+        self.query = Linear(dim, self.heads * self.head_dim, bias=bias_in)
+        self.key_value = Linear(memory_dim or dim, 2 * self.kv_heads * self.head_dim, bias=bias_in)
+        self.out = Linear(self.heads * self.head_dim, dim, bias=bias_out)
         self.register_load_state_dict_pre_hook(_read_torch_names)  # type: ignore[no-untyped-call]
 
     def forward(self, x: Tensor, context: Context | None = None, memory: Tensor | None = None) -> Tensor:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnops.biases.relative import RelativeBias
@@ -13,6 +12,7 @@ from attnops.seq.config import TransformerConfig
 from attnops.seq.context import Context, read_context
 from attnops.seq.embeddings import Embeddings
 from attnops.seq.initialise import initialise
+from attnops.seq.linear import linear
 from attnops.seq.norms import make_final_norm
 
 
@@ -101,7 +101,7 @@ class Head(nn.Module):
         """`x [B, N, dim]`; `tokens [V, dim]`, the token table."""
         if self.scale is not None:
             x = x * self.scale
-        logits = F.linear(x, tokens if self.weight is None else self.weight, self.bias)
+        logits = linear(x, tokens if self.weight is None else self.weight, self.bias)
         if self.softcap is not None:
             logits = self.softcap * torch.tanh(logits / self.softcap)
         return logits

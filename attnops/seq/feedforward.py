@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnops.checks import require_positive
+from attnops.seq.linear import Linear
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu")
 
@@ -37,8 +38,8 @@ class FeedForward(nn.Module):
         check_activation(activation)
         self.activation = activation
         self.gated = "glu" in activation
-        self.up = nn.Linear(dim, 2 * ff_dim if self.gated else ff_dim, bias=bias)
-        self.down = nn.Linear(ff_dim, dim, bias=bias)
+        self.up = Linear(dim, 2 * ff_dim if self.gated else ff_dim, bias=bias)
+        self.down = Linear(ff_dim, dim, bias=bias)
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """`x [B, N, dim]`; `real [B, N]`, which tokens are no padding, matters to mixtures of experts alone."""

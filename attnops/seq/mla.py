@@ -17,6 +17,7 @@ from attnops.patterns.base import Pattern
 from attnops.scores.dot import DotProduct
 from attnops.seq.attention import as_one_row, reads_positions_alone
 from attnops.seq.context import Context, Keys
+from attnops.seq.linear import Linear
 from attnops.seq.norms import RMSNorm
 
 if TYPE_CHECKING:
@@ -103,13 +104,13 @@ class LatentAttention(nn.Module):
         query_width, bias = self.heads * (self.head_dim + self.rotary_dim), config.attention_bias
         self.query_down = self.query_norm = None
         if latent.query_rank is not None:
-            self.query_down = nn.Linear(config.dim, latent.query_rank, bias=bias)
+            self.query_down = Linear(config.dim, latent.query_rank, bias=bias)
             self.query_norm = RMSNorm(latent.query_rank, latent.norm_eps)
-        self.query_up = nn.Linear(latent.query_rank or config.dim, query_width, bias=False)
-        self.latent_down = nn.Linear(config.dim, self.rank + self.rotary_dim, bias=bias)
+        self.query_up = Linear(latent.query_rank or config.dim, query_width, bias=False)
+        self.latent_down = Linear(config.dim, self.rank + self.rotary_dim, bias=bias)
         self.latent_norm = RMSNorm(self.rank, latent.norm_eps)
-        self.latent_up = nn.Linear(self.rank, self.heads * (self.head_dim + self.value_dim), bias=False)
-        self.out = nn.Linear(self.heads * self.value_dim, config.dim, bias=config.output_bias)
+        self.latent_up = Linear(self.rank, self.heads * (self.head_dim + self.value_dim), bias=False)
+        self.out = Linear(self.heads * self.value_dim, config.dim, bias=config.output_bias)
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """`x [B, N, dim]` to `[B, N, dim]`; `context` is what a model's layers share, None for a layer alone."""

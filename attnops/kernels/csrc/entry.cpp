@@ -75,4 +75,7 @@ std::int64_t attnops_edge_attention_size() { return sizeof(EdgeAttention); }
 int attnops_block_attention(const BlockAttention* call) { ATTNOPS_CHOOSE(block_attention(*call)); }
 int attnops_block_attention_backward(const BlockAttention* call) { ATTNOPS_CHOOSE(block_attention_backward(*call)); }
 std::int64_t attnops_block_attention_size() { return sizeof(BlockAttention); }
+
+int attnops_linear_rows(const LinearRows* call) { ATTNOPS_CHOOSE(linear_rows(*call)); }
+std::int64_t attnops_linear_rows_size() { return sizeof(LinearRows); }
 }

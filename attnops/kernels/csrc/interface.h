@@ -5,7 +5,7 @@
 #include <cstdint>
 
 // Raised with every change of a structure or a function, so that a stale build is refused, not misread.
-#define ATTNOPS_INTERFACE 1
+#define ATTNOPS_INTERFACE 2
 
 extern "C" {
 
@@ -56,6 +56,16 @@ struct SortEdges {
     std::int64_t *pointer, *order, *place, *sorted_target, *sorted_source;
     std::int64_t *source_pointer, *source_order, *source_place;
 };
+
+// y [rows, out] = x [rows, in] · weightᵀ [out, in] + bias [out]; strides in elements, the last axes contiguous. All real
+// data share one dtype, float or double.
+struct LinearRows {
+    std::int64_t rows, in, out;
+    std::int32_t is_double, threads;
+    const void *x, *weight, *bias;  // bias: or null
+    std::int64_t x_row, weight_row;
+    void* y;  // contiguous
+};
 }
 
 #define ATTNOPS_DECLARE_LEVEL(level)                     \
@@ -63,6 +73,7 @@ struct SortEdges {
     namespace level {                                    \
     int edge_attention(const EdgeAttention&);            \
     int edge_attention_backward(const EdgeAttention&);   \
+    int linear_rows(const LinearRows&);                  \
     }                                                    \
     }
 
