@@ -19,7 +19,7 @@ class Schema(NamedTuple):
     """What of a layer decides the rows."""
 
     node_types: Sequence[str]
-    edge_types: Sequence[Relation]  # sorted, so that those of one source type lie together
+    edge_types: Sequence[Relation]
     sending: Sequence[str]
     receiving: Sequence[str]
     keys_by_relation: bool
@@ -51,7 +51,7 @@ def hetero_graph(schema: Schema, edge_index_dict: Mapping[Relation, Any], sizes:
     node_of_query = _places(schema.receiving, schema.node_types, sizes).to(source.device)
     keys = queries = None
     if schema.keys_by_relation:
-        keys, source = _key_rows(schema, joined, of_sources, sizes)
+        keys, source = rows_by_kind(schema.sending, schema.edge_types, joined, of_sources, sizes)
         nodes = [node_of_key[of_sources[kind] + rows.node] for kind, rows in keys.items()]
         node_of_key = torch.cat([node_of_key[:0], *nodes])
     if schema.softmax_by_relation:
@@ -61,21 +61,26 @@ def hetero_graph(schema: Schema, edge_index_dict: Mapping[Relation, Any], sizes:
     return HeteroGraph(edges, relation, joined.counts, keys, queries, node_of_key, node_of_query)
 
 
-def _key_rows(
-    schema: Schema, joined: RelationEdges, starts: Mapping[str, int], sizes: Mapping[str, int]
+def rows_by_kind(
+    kinds: Sequence[str],
+    edge_types: Sequence[Relation],
+    joined: RelationEdges,
+    starts: Mapping[str, int],
+    sizes: Mapping[str, int],
 ) -> tuple[dict[str, RelationRows], Tensor]:
-    """For each type that sends, its rows by relation; and the row of each edge."""
-    keys, sources, edge, place, row = {}, [joined.edge_index[0, :0]], 0, 0, 0
-    for kind in schema.sending:
-        relations = [relation for relation in schema.edge_types if relation[0] == kind]
-        count = sum(joined.counts[relation] for relation in relations)
-        these = slice(edge, edge + count)
-        keys[kind] = relation_rows(
-            joined.relation[these] - place, joined.edge_index[0, these] - starts[kind], len(relations), sizes[kind]
-        )
-        sources.append(keys[kind].row + row)
-        edge, place, row = edge + count, place + len(relations), row + len(keys[kind].node)
-    return keys, torch.cat(sources)
+    """For each type that sends, its rows by relation, types one after the other; and the row of each edge."""
+    counts, none = joined.counts, joined.edge_index[0, :0]
+    source_of = dict(zip(edge_types, torch.split(joined.edge_index[0], [counts[r] for r in edge_types]), strict=True))
+    by_kind, row_of, first = {}, {}, 0
+    for kind in kinds:
+        relations = [relation for relation in edge_types if relation[0] == kind]
+        sources = torch.cat([none, *(source_of[relation] for relation in relations)]) - starts[kind]
+        places = [torch.full_like(source_of[relation], place) for place, relation in enumerate(relations)]
+        rows = by_kind[kind] = relation_rows(torch.cat([none, *places]), sources, len(relations), sizes[kind])
+        parts = torch.split(rows.row, [counts[relation] for relation in relations])
+        row_of.update({relation: part + first for relation, part in zip(relations, parts, strict=True)})
+        first += len(rows.node)
+    return by_kind, torch.cat([none, *(row_of[relation] for relation in edge_types)])
 
 
 def _places(kinds: Sequence[str], node_types: Sequence[str], sizes: Mapping[str, int]) -> Tensor:

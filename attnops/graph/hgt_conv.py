@@ -12,10 +12,11 @@ from torch import Tensor, nn
 from attnops.checks import require_positive
 from attnops.graph.edge_cache import edges_over, keep_together
 from attnops.graph.hetero_edges import first_rows, join_relations, tensors_of
+from attnops.graph.hetero_graph import rows_by_kind
 from attnops.graph.hetero_metadata import Metadata, Relation, channels_of, parameter_name
 from attnops.graph.layer import AttentionLayer
 from attnops.graph.linear import TypedLinear, kaiming_uniform
-from attnops.graph.relation_rows import RelationRows, map_rows, relation_rows
+from attnops.graph.relation_rows import RelationRows, map_rows
 from attnops.patterns import Edges
 
 
@@ -72,10 +73,10 @@ class HGTConv(AttentionLayer):
         self.out_channels, self.heads, self.concat, self.dropout = out_channels, heads, True, 0.0
         self.edge_types_map = {relation: place for place, relation in enumerate(self.edge_types)}
         self.dst_node_types = {relation[-1] for relation in self.edge_types}
-        dim, num_maps = out_channels // heads, heads * len(self.edge_types)
+        self.dim, num_maps = out_channels // heads, heads * len(self.edge_types)
         self.kqv_lin = TypedLinear(self.in_channels, 3 * out_channels)
         self.out_lin = TypedLinear(dict.fromkeys(self.node_types, out_channels), out_channels)
-        self.k_rel, self.v_rel = RelationWeight(num_maps, dim), RelationWeight(num_maps, dim)
+        self.k_rel, self.v_rel = RelationWeight(num_maps, self.dim), RelationWeight(num_maps, self.dim)
         self.skip = nn.ParameterDict({parameter_name(kind): torch.empty(1) for kind in self.node_types})
         self.p_rel = nn.ParameterDict()
         for relation in self.edge_types:  # in their order, where a dict of them would be sorted
@@ -104,14 +105,12 @@ class HGTConv(AttentionLayer):
         x = self._read_nodes(x_dict)
         sizes = {kind: x[kind].shape[0] if kind in x else 0 for kind in self.node_types}
         graph = self._read_edges(edge_index_dict, sizes)
-        vectors = self.kqv_lin(x)
-        key, query, value = torch.split(torch.cat(list(vectors.values())), self.out_channels, dim=1)
-        dim = self.out_channels // self.heads
-        query = query.view(-1, self.heads, dim)
-        key = map_rows(key, self._maps(self.k_rel, scaled=True), graph.rows).transpose(0, 1)
-        value = map_rows(value, self._maps(self.v_rel), graph.rows).transpose(0, 1)
+        vectors = {kind: rows.split(self.out_channels, dim=1) for kind, rows in self.kqv_lin(x).items()}
+        query = torch.cat([query for _, query, _ in vectors.values()]).view(-1, self.heads, self.dim)
+        key = self._map({kind: key for kind, (key, _, _) in vectors.items()}, self._key_maps(), graph.rows)
+        value = self._map({kind: value for kind, (_, _, value) in vectors.items()}, self._maps(self.v_rel), graph.rows)
         message = F.gelu(self.attend_over(graph.edges, query, key, value, False)[0].flatten(1))
-        parts = torch.split(message, [features.shape[0] for features in vectors.values()])
+        parts = torch.split(message, [sizes[kind] for kind in vectors])
         out: dict[str, Tensor] = self.out_lin(dict(zip(vectors, parts, strict=True)))
         for kind in out:
             if x[kind].shape[1] == self.out_channels:
@@ -119,15 +118,26 @@ class HGTConv(AttentionLayer):
                 out[kind] = share * out[kind] + (1 - share) * x[kind]
         return out
 
-    def _maps(self, maps: RelationWeight, scaled: bool = False) -> Tensor:
+    def _map(self, vectors: Mapping[str, Tensor], maps: Tensor, rows: Mapping[str, RelationRows]) -> Tensor:
+        """The vectors of the types that send, by each relation's map: `[rows, H, D]`, types one after the other."""
+        mapped = [maps.new_zeros(self.heads, 0, self.dim)]
+        for kind, of_kind in rows.items():
+            if kind in vectors:
+                places = [place for place, relation in enumerate(self.edge_types) if relation[0] == kind]
+                mapped.append(map_rows(vectors[kind], maps[places], of_kind))
+        return torch.cat(mapped, dim=1).transpose(0, 1)
+
+    def _maps(self, maps: RelationWeight) -> Tensor:
+        """`[R, H, D, D]`."""
+        return maps.weight.view(self.heads, len(self.edge_types), self.dim, self.dim).transpose(0, 1)
+
+    def _key_maps(self) -> Tensor:
         """`[R, H, D, D]`, times μ_r."""
-        count = len(self.edge_types)
-        dim = self.out_channels // self.heads
-        weight = maps.weight.view(self.heads, count, dim, dim).transpose(0, 1)
-        if scaled and count:
-            scale = torch.cat([self.p_rel[_name(relation)] for relation in self.edge_types])
-            weight = weight * scale.view(count, self.heads, 1, 1)
-        return weight
+        maps = self._maps(self.k_rel)
+        if not self.edge_types:
+            return maps
+        scale = torch.cat([self.p_rel[_name(relation)] for relation in self.edge_types])
+        return maps * scale.view(len(self.edge_types), self.heads, 1, 1)
 
     def _read_nodes(self, x_dict: Mapping[str, Tensor]) -> dict[str, Tensor]:
         for kind, features in x_dict.items():
@@ -149,16 +159,16 @@ class HGTConv(AttentionLayer):
     def _join(self, edge_index_dict: Mapping[Relation, Any], sizes: dict[str, int]) -> _Graph:
         starts, total = first_rows(self.kqv_lin.kinds, sizes), sum(sizes.values())
         joined = join_relations(self.edge_types, edge_index_dict, sizes, starts, starts)
-        rows = relation_rows(joined.relation, joined.edge_index[0], len(self.edge_types), total)
-        edges = edges_over(torch.stack([rows.row, joined.edge_index[1]]), total, rows.node.shape[0])
-        return _Graph(rows, edges)
+        rows, row = rows_by_kind(self.kqv_lin.kinds, self.edge_types, joined, starts, sizes)
+        num_rows = sum(len(of_kind.node) for of_kind in rows.values())
+        return _Graph(rows, edges_over(torch.stack([row, joined.edge_index[1]]), total, num_rows))
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}(-1, {self.out_channels}, heads={self.heads})"
 
 
 class _Graph(NamedTuple):
-    rows: RelationRows
+    rows: dict[str, RelationRows]  # by type that sends
     edges: Edges
 
 

@@ -2,6 +2,7 @@
 
 A node is a different key in every relation that it sends by. Relations are data here: pairs are sorted by relation
 and cut into blocks of one relation each, so that one batched product maps them all, however many relations there are.
+Where most pairs are used, all of them are mapped, by a product as wide as all relations together: nothing is gathered.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 from attnops.coords import is_concrete
 
 BLOCK = 64  # rows of one product; a relation's last block is filled up with copies of one of its rows
+PAIRS_AN_EDGE = 2  # up to so many (random edges then use 0.4 of them), mapping all is the quicker way
 
 
 class RelationRows(NamedTuple):
@@ -22,15 +24,17 @@ class RelationRows(NamedTuple):
 
     row: Tensor  # [E]: the row of each edge
     node: Tensor  # [rows]: the node of each row
-    relation: Tensor | None  # [blocks]: the relation of each block of rows; None where rows are all pairs in order
+    relation: Tensor | None  # [blocks]: the relation of each block of rows; None where rows are all pairs, node by node
     used: Tensor | None  # [pairs]: the rows that are not fillings; None where all are
 
 
 def relation_rows(relation: Tensor, node: Tensor, num_relations: int, num_nodes: int) -> RelationRows:
     """The rows of edges with these relations and nodes, both `[E]`."""
-    device, code = node.device, relation.long() * num_nodes + node.long()
-    if not is_concrete(code) or num_relations * num_nodes <= code.shape[0]:
-        return RelationRows(code, torch.arange(num_nodes, device=device).repeat(num_relations), None, None)
+    device, relation, node = node.device, relation.long(), node.long()
+    if not is_concrete(node) or num_relations * num_nodes <= PAIRS_AN_EDGE * node.shape[0]:
+        nodes = torch.arange(num_nodes, device=device).repeat_interleave(num_relations)
+        return RelationRows(node * num_relations + relation, nodes, None, None)
+    code = relation * num_nodes + node
     pairs, inverse = torch.unique(code, return_inverse=True)
     of_pair, node_of_pair = pairs // num_nodes, pairs % num_nodes
     counts = torch.bincount(of_pair, minlength=num_relations)
@@ -53,19 +57,19 @@ def map_rows(x: Tensor, weight: Tensor, rows: RelationRows, bias: Tensor | None 
         `[G, rows, F]`.
     """
     num_relations, groups, dim, width = weight.shape
-    grouped, weight = x.view(x.shape[0], groups, dim).transpose(0, 1), weight.transpose(0, 1)
+    grouped = x.view(x.shape[0], groups, dim).transpose(0, 1)
     if rows.relation is None:
-        mapped = torch.matmul(grouped.unsqueeze(1), weight)  # [G, R, N, F]
-        offset = None if bias is None else bias.view(num_relations, groups, width).transpose(0, 1)
-    else:
-        blocks = F.embedding(_in_groups(rows.node, groups, x.shape[0]), grouped.reshape(-1, dim))
-        relation = _in_groups(rows.relation, groups, num_relations)
-        weights = F.embedding(relation, weight.reshape(groups * num_relations, -1)).view(groups, -1, dim, width)
-        mapped = torch.matmul(blocks.view(groups, -1, BLOCK, dim), weights)  # [G, blocks, BLOCK, F]
-        offset = None
+        wide = torch.matmul(grouped, weight.permute(1, 2, 0, 3).reshape(groups, dim, -1))  # [G, N, R·F]
         if bias is not None:
-            offset = F.embedding(rows.relation, bias).view(-1, groups, width).transpose(0, 1)
-    return (mapped if offset is None else mapped + offset.unsqueeze(2)).flatten(1, 2)
+            wide = wide + bias.view(num_relations, groups, width).transpose(0, 1).reshape(groups, 1, -1)
+        return wide.view(groups, -1, width)
+    blocks = F.embedding(_in_groups(rows.node, groups, x.shape[0]), grouped.reshape(-1, dim))
+    relation = _in_groups(rows.relation, groups, num_relations)
+    weights = F.embedding(relation, weight.transpose(0, 1).reshape(groups * num_relations, -1))
+    mapped = torch.matmul(blocks.view(groups, -1, BLOCK, dim), weights.view(groups, -1, dim, width))
+    if bias is not None:
+        mapped = mapped + F.embedding(rows.relation, bias).view(-1, groups, width).transpose(0, 1).unsqueeze(2)
+    return mapped.flatten(1, 2)  # of [G, blocks, BLOCK, F]
 
 
 def _in_groups(index: Tensor, groups: int, size: int) -> Tensor:
