@@ -5,7 +5,7 @@
 
 Pairs: a causal text attends N² / 2 pairs; a window or linear attention makes the work grow with N. State: what a cache
 keeps of a token, under several kinds of heads. Bandwidth: one new token reads all of the cache once, so its time is the
-bytes that it reads.
+bytes that it reads; so do the weights of a linear layer, which a step of few tokens reads once.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from functools import partial
 import torch
 
 from attnops import Causal, SlidingWindow, attend, linear_attend
-from attnops.seq import Decoder, KVCache, LatentConfig, TransformerConfig
+from attnops.seq import Decoder, KVCache, LatentConfig, Linear, TransformerConfig
 from examples.outputs import add_out, write_json
 
 KINDS = {
@@ -81,6 +81,15 @@ def bandwidth(held: list[int]) -> dict[str, list[tuple[float, float]]]:
     return table
 
 
+def weights(tokens: list[int], vocabulary: int) -> dict[str, list[tuple[float, float]]]:
+    """The same of a head of so many ids, 576 wide, over the tokens of one step."""
+    table: dict[str, list[tuple[float, float]]] = {}
+    for name, layer in {"nn.Linear": torch.nn.Linear(576, vocabulary), "attnops": Linear(576, vocabulary)}.items():
+        took = [seconds(partial(layer, torch.randn(count, 576))) for count in tokens]
+        table[name] = [(each * 1e3, layer.weight.numel() * 4 / each / 1e9) for each in took]
+    return table
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--small", action="store_true", help="short texts")
@@ -106,7 +115,14 @@ def main(arguments: list[str] | None = None) -> None:
         by_heads = bandwidth(held)
         for name, cells in by_heads.items():
             print(f"| {name} | " + " | ".join(f"{ms:.2f} ({rate:.1f})" for ms, rate in cells) + " |")
+        tokens, vocabulary = [1, 8, 32], 4096 if small else 49152
+        print(f"\nweights: a linear layer from 576 to {vocabulary}, milliseconds (gigabytes read a second)\n")
+        print("| tokens | " + " | ".join(map(str, tokens)) + " |\n| --- |" + " --: |" * len(tokens))
+        by_layer = weights(tokens, vocabulary)
+        for name, cells in by_layer.items():
+            print(f"| {name} | " + " | ".join(f"{ms:.2f} ({rate:.1f})" for ms, rate in cells) + " |")
     figures = {"lengths": lengths, "pairs": by_length, "state": by_kind, "held": held, "bandwidth": by_heads}
+    figures |= {"tokens": tokens, "weights": by_layer}
     write_json(chosen.out / "bottlenecks.json", figures)
 
 
