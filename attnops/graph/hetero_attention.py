@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnops.biases import Bias, EdgeTypePrior, LogPrior, TypePrior
@@ -23,7 +22,7 @@ from attnops.graph.hetero_edges import (
 from attnops.graph.hetero_graph import HeteroGraph, Schema, hetero_graph
 from attnops.graph.hetero_metadata import Metadata, Relation, channels_of, edge_dims, name_of, one_of, read_metadata
 from attnops.graph.linear import Linear, glorot
-from attnops.graph.relation_rows import map_rows
+from attnops.graph.relation_rows import map_rows, spread_to_rows, sum_of_rows
 from attnops.graph.scores import GATv2EdgeScore, GATv2Score
 from attnops.operator import attend
 from attnops.patterns import Edges
@@ -201,7 +200,9 @@ class HeteroAttention(nn.Module):
         query = self._by_type(self.query, self.receiving, x, like)
         key, value = (self._keys(maps, x, like, graph) for maps in (self.key, self.value))
         if graph.queries is not None:
-            query = F.embedding(graph.queries.node, query.flatten(1)).view(-1, *query.shape[1:])
+            of_kinds = torch.split(query, [sizes[kind] for kind in self.receiving])
+            spread = [spread_to_rows(q, rows) for q, rows in zip(of_kinds, graph.queries.values(), strict=True)]
+            query = torch.cat([query[:0], *spread])
         of_queries, of_keys = (
             Coords(**{name: values[rows] for name, values in nodes.items()})
             for rows in (graph.node_of_query, graph.node_of_key)
@@ -211,8 +212,12 @@ class HeteroAttention(nn.Module):
             query, key, value, edge, graph.edges, data, (of_queries, of_keys), bool(return_attention_weights)
         )
         if graph.queries is not None:
-            total = sum(sizes[kind] for kind in self.receiving)
-            out = out.new_zeros(total, *out.shape[1:]).index_add(0, graph.queries.node, out)
+            of_kinds = torch.split(out, [len(rows.node) for rows in graph.queries.values()])
+            sums = [
+                sum_of_rows(part, rows, sizes[kind])
+                for part, (kind, rows) in zip(of_kinds, graph.queries.items(), strict=True)
+            ]
+            out = torch.cat([out[:0], *sums])
         outputs = self._split(out, sizes, x)
         if weights is None:
             return outputs

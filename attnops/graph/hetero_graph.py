@@ -14,6 +14,8 @@ from attnops.graph.hetero_metadata import Relation
 from attnops.graph.relation_rows import RelationRows, relation_rows
 from attnops.patterns import Edges
 
+SOURCE, TARGET = 0, 2  # of a relation
+
 
 class Schema(NamedTuple):
     """What of a layer decides the rows."""
@@ -33,7 +35,7 @@ class HeteroGraph(NamedTuple):
     relation: Tensor  # [E]
     counts: dict[Relation, int]
     keys: dict[str, RelationRows] | None  # by type that sends, where each relation has keys of its own
-    queries: RelationRows | None  # where each relation has a softmax of its own
+    queries: dict[str, RelationRows] | None  # by type that receives, where each relation has a softmax of its own
     node_of_key: Tensor  # the row of each, among all nodes
     node_of_query: Tensor
 
@@ -51,36 +53,45 @@ def hetero_graph(schema: Schema, edge_index_dict: Mapping[Relation, Any], sizes:
     node_of_query = _places(schema.receiving, schema.node_types, sizes).to(source.device)
     keys = queries = None
     if schema.keys_by_relation:
-        keys, source = rows_by_kind(schema.sending, schema.edge_types, joined, of_sources, sizes)
-        nodes = [node_of_key[of_sources[kind] + rows.node] for kind, rows in keys.items()]
-        node_of_key = torch.cat([node_of_key[:0], *nodes])
+        keys, source = rows_by_kind(SOURCE, schema.edge_types, joined, of_sources, sizes)
+        node_of_key = _behind_rows(node_of_key, keys, of_sources)
     if schema.softmax_by_relation:
-        queries = relation_rows(relation, target, len(schema.edge_types), len(node_of_query))
-        target, node_of_query = queries.row, node_of_query[queries.node]
+        queries, target = rows_by_kind(TARGET, schema.edge_types, joined, of_targets, sizes)
+        node_of_query = _behind_rows(node_of_query, queries, of_targets)
     edges = edges_over(torch.stack([source, target]), len(node_of_query), len(node_of_key))
     return HeteroGraph(edges, relation, joined.counts, keys, queries, node_of_key, node_of_query)
 
 
 def rows_by_kind(
-    kinds: Sequence[str],
+    end: int,
     edge_types: Sequence[Relation],
     joined: RelationEdges,
     starts: Mapping[str, int],
     sizes: Mapping[str, int],
 ) -> tuple[dict[str, RelationRows], Tensor]:
-    """For each type that sends, its rows by relation, types one after the other; and the row of each edge."""
+    """For each type at one end of the edges, its rows by relation, types one after the other; and each edge's row.
+
+    Args:
+        end: SOURCE or TARGET. starts: the row where the nodes of each type begin, in the order of the result.
+    """
     counts, none = joined.counts, joined.edge_index[0, :0]
-    source_of = dict(zip(edge_types, torch.split(joined.edge_index[0], [counts[r] for r in edge_types]), strict=True))
+    nodes = joined.edge_index[0 if end == SOURCE else 1]
+    nodes_of = dict(zip(edge_types, torch.split(nodes, [counts[r] for r in edge_types]), strict=True))
     by_kind, row_of, first = {}, {}, 0
-    for kind in kinds:
-        relations = [relation for relation in edge_types if relation[0] == kind]
-        sources = torch.cat([none, *(source_of[relation] for relation in relations)]) - starts[kind]
-        places = [torch.full_like(source_of[relation], place) for place, relation in enumerate(relations)]
-        rows = by_kind[kind] = relation_rows(torch.cat([none, *places]), sources, len(relations), sizes[kind])
+    for kind in starts:
+        relations = [relation for relation in edge_types if relation[end] == kind]
+        of_kind = torch.cat([none, *(nodes_of[relation] for relation in relations)]) - starts[kind]
+        places = [torch.full_like(nodes_of[relation], place) for place, relation in enumerate(relations)]
+        rows = by_kind[kind] = relation_rows(torch.cat([none, *places]), of_kind, len(relations), sizes[kind])
         parts = torch.split(rows.row, [counts[relation] for relation in relations])
         row_of.update({relation: part + first for relation, part in zip(relations, parts, strict=True)})
         first += len(rows.node)
     return by_kind, torch.cat([none, *(row_of[relation] for relation in edge_types)])
+
+
+def _behind_rows(nodes: Tensor, by_kind: Mapping[str, RelationRows], starts: Mapping[str, int]) -> Tensor:
+    """What `nodes` says of the node behind each row."""
+    return torch.cat([nodes[:0], *(nodes[starts[kind] + rows.node] for kind, rows in by_kind.items())])
 
 
 def _places(kinds: Sequence[str], node_types: Sequence[str], sizes: Mapping[str, int]) -> Tensor:

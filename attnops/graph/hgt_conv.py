@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from attnops.checks import require_positive
 from attnops.graph.edge_cache import edges_over, keep_together
 from attnops.graph.hetero_edges import first_rows, join_relations, tensors_of
-from attnops.graph.hetero_graph import rows_by_kind
+from attnops.graph.hetero_graph import SOURCE, rows_by_kind
 from attnops.graph.hetero_metadata import Metadata, Relation, channels_of, parameter_name
 from attnops.graph.layer import AttentionLayer
 from attnops.graph.linear import TypedLinear, kaiming_uniform
@@ -159,7 +159,7 @@ class HGTConv(AttentionLayer):
     def _join(self, edge_index_dict: Mapping[Relation, Any], sizes: dict[str, int]) -> _Graph:
         starts, total = first_rows(self.kqv_lin.kinds, sizes), sum(sizes.values())
         joined = join_relations(self.edge_types, edge_index_dict, sizes, starts, starts)
-        rows, row = rows_by_kind(self.kqv_lin.kinds, self.edge_types, joined, starts, sizes)
+        rows, row = rows_by_kind(SOURCE, self.edge_types, joined, starts, sizes)
         num_rows = sum(len(of_kind.node) for of_kind in rows.values())
         return _Graph(rows, edges_over(torch.stack([row, joined.edge_index[1]]), total, num_rows))
 

@@ -72,6 +72,21 @@ def map_rows(x: Tensor, weight: Tensor, rows: RelationRows, bias: Tensor | None 
     return mapped.flatten(1, 2)  # of [G, blocks, BLOCK, F]
 
 
+def spread_to_rows(x: Tensor, rows: RelationRows) -> Tensor:
+    """x_n for every row (r, n): `[N, *]` to `[rows, *]`."""
+    if rows.relation is None:
+        num_relations = len(rows.node) // max(1, len(x))
+        return x.unsqueeze(1).expand(-1, num_relations, *x.shape[1:]).flatten(0, 1)
+    return F.embedding(rows.node, x.flatten(1)).view(-1, *x.shape[1:])
+
+
+def sum_of_rows(x: Tensor, rows: RelationRows, num_nodes: int) -> Tensor:
+    """The sum over the rows of each node: `[rows, *]` to `[N, *]`."""
+    if rows.relation is None:
+        return x.view(num_nodes, len(x) // max(1, num_nodes), *x.shape[1:]).sum(1)
+    return x.new_zeros(num_nodes, *x.shape[1:]).index_add(0, rows.node, x)
+
+
 def _in_groups(index: Tensor, groups: int, size: int) -> Tensor:
     """An index into each of `groups` tables of `size` rows that lie one below the other."""
     return index + torch.arange(0, groups * size, max(1, size), device=index.device)[:groups].unsqueeze(1)

@@ -13,7 +13,7 @@ from attnops.graph.adjacency import read_adjacency
 from attnops.graph.hetero_metadata import one_of
 from attnops.graph.layer import AttentionLayer
 from attnops.graph.linear import Linear, glorot
-from attnops.graph.relation_rows import map_rows
+from attnops.graph.relation_rows import map_rows, sum_of_rows
 from attnops.graph.typed_edges import TypedEdges, typed_edges
 from attnops.operator import attend
 from attnops.patterns import Edges
@@ -225,8 +225,7 @@ class RGATConv(AttentionLayer):
             kept_weights = F.dropout(weights, dropout) if dropout > 0 else weights
             return self._one_by_one(value, kept_weights, graph), weights if return_weights else None
         if graph.within is not None:
-            shape = (graph.edges.num_queries, *out.shape[1:])
-            out = out.new_zeros(shape).index_add(0, graph.targets.node, out)
+            out = sum_of_rows(out, graph.targets, graph.edges.num_queries)
         out = self._modified(out, value, weights, graph)
         return self.averaged(out, graph.edges), weights if return_weights else None
 

@@ -44,3 +44,25 @@ def test_each_edge_finds_its_node_mapped_by_its_relation(
     upstream = torch.randn(got.shape, generator=random, dtype=torch.float64)
     for mine, theirs in zip(*(torch.autograd.grad(out, (x, weight), upstream) for out in (got, right)), strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-12, atol=1e-12)
+
+
+@given(relations=st.integers(1, 4), nodes=st.integers(0, 9), edges=st.integers(0, 30), seed=st.integers(0, 1000))
+@pytest.mark.parametrize("pairs_an_edge", [0, 1000], ids=["blocks", "all"])
+def test_rows_are_spread_and_summed_by_their_nodes(
+    pairs_an_edge: int, relations: int, nodes: int, edges: int, seed: int
+) -> None:
+    random = torch.Generator().manual_seed(seed)
+    edges = edges if nodes else 0
+    relation, node = (torch.randint(max(1, most), (edges,), generator=random) for most in (relations, nodes))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "PAIRS_AN_EDGE", pairs_an_edge)
+        patch.setattr(module, "BLOCK", 4)
+        rows = module.relation_rows(relation, node, relations, nodes)
+    x = torch.randn(nodes, 2, 3, generator=random, requires_grad=True)
+    spread = module.spread_to_rows(x, rows)
+    assert torch.equal(spread, x[rows.node])
+    y = torch.randn(spread.shape, generator=random)
+    right = torch.zeros(nodes, 2, 3).index_add(0, rows.node, y)
+    torch.testing.assert_close(module.sum_of_rows(y, rows, nodes), right)
+    (gradient,) = torch.autograd.grad(spread, x, y)
+    torch.testing.assert_close(gradient, right)
