@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -60,8 +61,8 @@ def writing(small: bool, rounds: int) -> list[dict[str, Any]]:
     return rows
 
 
-def training(small: bool, rounds: int) -> dict[str, Any]:
-    """A step of training: loss and all gradients."""
+def training(small: bool, rounds: int) -> list[dict[str, Any]]:
+    """A step of training, loss and all gradients; and where its time goes, on both sides."""
     peer = llama(2, 64, 4, 4, 128, 256) if small else llama(6, 384, 6, 6, 1024, 1024)
     model: Decoder = from_pretrained(peer)
     ids = torch.randint(peer.config.vocab_size, (8, 64 if small else 512))
@@ -77,11 +78,28 @@ def training(small: bool, rounds: int) -> dict[str, Any]:
     mine, other, shape = ours(), theirs(), peer.config
     side.assert_equal_numbers(mine[:2], other[:2], "loss and gradient of the token table")
     taken = side.seconds({"attnops": ours, "peer": theirs}, rounds, warm=True)
-    return {
+    step = {
         "work": f"training step, {shape.num_hidden_layers} x {shape.hidden_size}, N={ids.shape[1]}, batch 8",
         "speed_transformers_ratio": taken["peer"] / taken["attnops"],
         "step_ms": taken["attnops"] * 1e3,
     }
+    return [
+        step,
+        {"work": "one such step, profiled", **profile(ours)},
+        {"work": "transformers' likewise", **profile(theirs)},
+    ]
+
+
+def profile(run: Callable[[], Any]) -> dict[str, float]:
+    """Milliseconds of a step in the products of linear layers, in attention, and in all other operators."""
+    parts = {"linear_layers_ms": 0.0, "attention_ms": 0.0, "other_operators_ms": 0.0}
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as seen:
+        run()
+    for event in seen.key_averages():
+        product, attention = event.key in ("aten::mm", "aten::addmm"), "attention" in event.key
+        part = "linear_layers_ms" if product else "attention_ms" if attention else "other_operators_ms"
+        parts[part] += event.self_cpu_time_total / 1e3
+    return parts
 
 
 @torch.no_grad()
@@ -151,7 +169,7 @@ def main() -> None:
     small, rounds = options.small, 1 if options.small else 3
     rows = [
         *writing(small, rounds),
-        training(small, rounds),
+        *training(small, rounds),
         contexts(small, 4 if small else 32),
         latents(),
         pages(small, 1 if small else 2),
