@@ -6,6 +6,7 @@ import math
 
 import torch
 from torch import Tensor
+from torch.autograd import forward_ad
 
 INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
 COORD_DTYPES = (*INTEGERS, torch.bool, torch.float16, torch.bfloat16, torch.float32, torch.float64)
@@ -21,6 +22,15 @@ def is_traced() -> bool:
         or torch._C._get_tracing_state() is not None
         or torch._C._get_dispatch_mode(_PROXY) is not None
         or torch._C._get_dispatch_mode(_FAKE) is not None
+    )
+
+
+def is_transformed(device: str) -> bool:
+    """Whether autocast, a transform of torch.func or forward mode stands between a call and its numbers."""
+    return (
+        torch.is_autocast_enabled(device)
+        or torch._C._functorch.maybe_current_level() is not None
+        or forward_ad._current_level >= 0
     )
 
 

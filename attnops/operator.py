@@ -6,13 +6,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd import forward_ad
 
 from attnops.arguments import Arguments, read_arguments
 from attnops.backends import BACKENDS
 from attnops.biases.base import Bias
 from attnops.checks import require_positive
-from attnops.coords import Coords, is_traced
+from attnops.coords import Coords, is_traced, is_transformed
 from attnops.patterns.base import Pattern
 from attnops.patterns.intervals import Causal
 from attnops.planner import DEFAULT_BUDGET, Candidate, Plan, alternative, choose, collector, rank
@@ -202,11 +201,7 @@ def _signature(
     if (pattern is not None and type(pattern) is not Causal) or (scale is not None and type(scale) is not float):
         return None
     device = query.device
-    if torch.is_grad_enabled() or device.type == "meta" or torch.is_autocast_enabled(device.type):
-        return None
-    if torch._C._functorch.maybe_current_level() is not None or forward_ad._current_level >= 0:
-        return None
-    if collector() is not None:
+    if torch.is_grad_enabled() or device.type == "meta" or is_transformed(device.type) or collector() is not None:
         return None
     return (
         (query.shape, query.dtype, device, query.layout),

@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.autograd import forward_ad
 
-from attnops.coords import is_concrete, is_traced
+from attnops.coords import is_concrete, is_traced, is_transformed
 from attnops.kernels import library
 from attnops.kernels.linear_rows import linear_rows
 
@@ -62,9 +61,7 @@ def _is_plain(*given: Tensor | None) -> bool:
         and dtype in (torch.float32, torch.float64)
         and all(is_concrete(each) and each.device.type == "cpu" and each.dtype == dtype for each in tensors)
         and all(each.layout == torch.strided and not each.is_neg() for each in tensors)
-        and not torch.is_autocast_enabled("cpu")
-        and torch._C._functorch.maybe_current_level() is None
-        and forward_ad._current_level < 0
+        and not is_transformed("cpu")
         and torch._C._len_torch_dispatch_stack() == 0
         and torch._C._len_torch_function_stack() == 0
     )
