@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from attnops.seq.pretrained.mpt import MPT
 from attnops.seq.pretrained.settings import Settings
 from attnops.seq.pretrained.source import read_folder, read_model, require_known
 from attnops.seq.pretrained.t5 import T5
-from attnops.seq.pretrained.weights import load
+from attnops.seq.pretrained.weights import has_other_head, load
 
 FAMILIES: dict[str, Family] = {
     "llama": LLAMA,
@@ -99,6 +100,10 @@ def _build(family: Family, config: Any, name: str, tensors: dict[str, Any]) -> D
         raise ValueError(f"{config.model_type}: is_causal is False, which is not supported")
     settings = Settings(config)
     ours = family.config(settings)
+    if has_other_head(tensors, family.head, family.names(ours)["embeddings.token.weight"], family.prefix):
+        if family.model is Encoder:
+            raise ValueError(f"{family.head} differs from the table of tokens, which alone can be the head here")
+        ours = replace(ours, tie_embeddings=False)
     with torch.device("meta"):  # no weight is drawn only to be thrown away
         model = family.model(ours)
         if family.change is not None:

@@ -73,7 +73,7 @@ def _roformer(settings: Settings) -> TransformerConfig:
 def _masked_token_head(model: nn.Module, settings: Settings, source: str) -> None:
     """Where the source predicts masked tokens, so does `model.head`, from hidden vectors and the token table."""
     settings.only(tie_word_embeddings=True)
-    if source.endswith("ForMaskedLM"):
+    if not source.endswith("Model"):
         model.head = MaskedTokenHead(model.config)  # type: ignore[arg-type]
 
 
@@ -85,14 +85,16 @@ def _stored(tensors: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-_encoder = partial(Family, Encoder, change=_masked_token_head)
+_encoder = partial(Family, Encoder, change=_masked_token_head, head="cls.predictions.decoder.weight")
+# The pooled first token, and what the first BERTs said of it: whether one sentence follows another.
+_BESIDE = (r"(^|\.)pooler\.", r"^cls\.seq_relationship\.", r"predictions\.decoder\.")
 
 BERT = _encoder(
-    ("BertModel", "BertForMaskedLM"),
+    ("BertModel", "BertForMaskedLM", "BertForPreTraining"),
     _bert,
     partial(_names, base="bert."),
     prefix="bert.",
-    ignored=(r"position_ids$", r"(^|\.)pooler\.", r"predictions\.decoder\."),
+    ignored=(r"position_ids$", *_BESIDE),
     stored=_stored,
 )
 ROFORMER = _encoder(
@@ -100,5 +102,5 @@ ROFORMER = _encoder(
     _roformer,
     partial(_names, base="roformer."),
     prefix="roformer.",
-    ignored=(r"embed_positions\.weight$", r"predictions\.decoder\."),
+    ignored=(r"embed_positions\.weight$", *_BESIDE),
 )

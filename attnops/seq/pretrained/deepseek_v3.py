@@ -100,5 +100,7 @@ DEEPSEEK_V3 = Family(
     ("DeepseekV3ForCausalLM",),
     _config,
     _names,
+    # The last, as transformers says too: a layer of the published model that guesses one token further.
+    ignored=(r"inv_freq$", r"^lm_head\.weight$", r"^model\.layers\.61\."),
     stored=lambda tensors: stack_experts(tensors, gate="gate_proj", up="up_proj", down="down_proj"),
 )

@@ -84,7 +84,7 @@ def _round_alibi(model: nn.Module, settings: Settings, source: str) -> None:
 
 FALCON = Family(
     Decoder,
-    ("FalconForCausalLM",),
+    ("FalconForCausalLM", "RWForCausalLM"),
     _config,
     _names,
     prefix="transformer.",

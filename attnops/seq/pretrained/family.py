@@ -24,6 +24,7 @@ class Family:
         classes: the transformers classes that can be read; the first is taken where a folder does not say.
         config: the config that settings describe. names: our parameters' names there.
         prefix: what the names of a model under a head begin with. ignored: patterns of names that change no number.
+        head: the table of the head, which a file may hold beside the table of tokens that it is tied to.
         stored: weights as files hold them to weights as transformers' models do.
         change: what else to do to a built model, before it gets its weights.
     """
@@ -34,5 +35,6 @@ class Family:
     names: Callable[[TransformerConfig], Names]
     prefix: str = "model."
     ignored: tuple[str, ...] = field(default=(r"inv_freq$", r"^lm_head\.weight$"))
+    head: str = "lm_head.weight"
     stored: Callable[[dict[str, Tensor]], dict[str, Tensor]] | None = None
     change: Callable[[nn.Module, Settings, str], None] | None = None

@@ -79,5 +79,6 @@ MODERNBERT = Family(
     _config,
     lambda config: NAMES,
     ignored=(r"inv_freq$", r"^decoder\.weight$"),
+    head="decoder.weight",
     change=_masked_token_head,
 )

@@ -59,7 +59,7 @@ def _config(settings: Settings) -> TransformerConfig:
 
 MPT = Family(
     Decoder,
-    ("MptForCausalLM",),
+    ("MptForCausalLM", "MPTForCausalLM"),
     _config,
     lambda config: NAMES,
     prefix="transformer.",

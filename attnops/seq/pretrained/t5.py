@@ -32,6 +32,7 @@ def _names(config: TransformerConfig) -> Names:
     return {
         **_side("encoder", "encoder.", 1, gated),
         **_side("decoder", "", 2, gated),
+        "head.weight": "lm_head.weight",
         "blocks.{}.cross_norm.weight": cross + "layer_norm.weight",
         "blocks.{}.cross.query.weight": cross + "EncDecAttention.q.weight",
         "blocks.{}.cross.key_value.weight": stacked(
@@ -65,7 +66,7 @@ def _config(settings: Settings) -> TransformerConfig:
 
 T5 = Family(
     EncoderDecoder,
-    ("T5ForConditionalGeneration",),
+    ("T5ForConditionalGeneration", "T5WithLMHeadModel"),
     _config,
     _names,
     prefix="",

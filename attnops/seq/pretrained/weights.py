@@ -86,6 +86,13 @@ def load(model: nn.Module, tensors: Mapping[str, Tensor], names: Names, ignored:
     model.load_state_dict(state, assign=True)
 
 
+def has_other_head(tensors: Mapping[str, Tensor], head: str, table: str | Made, prefix: str) -> bool:
+    """Whether a head lies beside the table of tokens and differs: the two are then not tied, whatever a config says."""
+    assert isinstance(table, str)
+    tokens = tensors.get(table, tensors.get(table.removeprefix(prefix)))
+    return head in tensors and tokens is not None and not torch.equal(tensors[head], tokens)
+
+
 def stack_experts(tensors: dict[str, Tensor], gate: str, up: str, down: str) -> dict[str, Tensor]:
     """Experts that lie one by one, `….experts.3.gate_proj.weight`, as transformers holds them: all in one tensor."""
     pattern = re.compile(rf"(.*\.experts)\.(\d+)\.({gate}|{up}|{down})\.weight")
