@@ -18,7 +18,7 @@ from functools import partial
 import torch
 
 from attnops import Causal, SlidingWindow, attend, linear_attend
-from attnops.seq import Decoder, KVCache, LatentConfig, Linear, TransformerConfig
+from attnops.seq import Decoder, KVCache, LatentConfig, TransformerConfig
 from examples.outputs import add_out, write_json
 
 KINDS = {
@@ -84,9 +84,12 @@ def bandwidth(held: list[int]) -> dict[str, list[tuple[float, float]]]:
 def weights(tokens: list[int], vocabulary: int) -> dict[str, list[tuple[float, float]]]:
     """The same of a head of so many ids, 576 wide, over the tokens of one step."""
     table: dict[str, list[tuple[float, float]]] = {}
-    for name, layer in {"nn.Linear": torch.nn.Linear(576, vocabulary), "attnops": Linear(576, vocabulary)}.items():
-        took = [seconds(partial(layer, torch.randn(count, 576))) for count in tokens]
-        table[name] = [(each * 1e3, layer.weight.numel() * 4 / each / 1e9) for each in took]
+    model = Decoder(TransformerConfig(vocab_size=vocabulary, dim=576, layers=1, heads=9))
+    weight = model.embeddings.token.weight
+    runs: dict[str, Callable[..., object]] = {"torch": torch.nn.functional.linear, "attnops": model.head}
+    for name, run in runs.items():
+        took = [seconds(partial(run, torch.randn(count, 576), weight)) for count in tokens]
+        table[name] = [(each * 1e3, weight.numel() * 4 / each / 1e9) for each in took]
     return table
 
 

@@ -17,7 +17,7 @@ from attnops.patterns.base import Pattern
 from attnops.patterns.intervals import SlidingWindow
 from attnops.scores.dot import DotProduct
 from attnops.seq.context import CAUSAL, Context
-from attnops.seq.linear import Linear
+from attnops.seq.linear import apply_linear
 from attnops.seq.norms import RMSNorm
 from attnops.seq.temperature import AttentionTemperature
 
@@ -81,8 +81,8 @@ class Attention(nn.Module):
         self.window: int | None = None
         if type(pattern) is SlidingWindow and pattern.right == 0 and not (rotary and rotary.depends_on_length):
             self.window = int(pattern.left) + 1
-        self.qkv = Linear(dim, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=bias_in)
-        self.out = Linear(self.heads * self.head_dim, dim, bias=bias_out)
+        self.qkv = nn.Linear(dim, (self.heads + 2 * self.kv_heads) * self.head_dim, bias=bias_in)
+        self.out = nn.Linear(self.heads * self.head_dim, dim, bias=bias_out)
         self.qk_norm = qk_norm
         self.query_norm = self.key_norm = None
         if qk_norm:
@@ -117,14 +117,14 @@ class Attention(nn.Module):
             coords=None if keys.coords is None else (keys.query_coords or context.query_coords, keys.coords),
             dropout=self.dropout if self.training else 0.0,
         )  # fmt: skip
-        return self.out(out.transpose(1, 2).reshape(batch, count, out.shape[1] * out.shape[3]))  # type: ignore[no-any-return]
+        return apply_linear(self.out, out.transpose(1, 2).reshape(batch, count, out.shape[1] * out.shape[3]))
 
     def project(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor, Tensor]:
         """Query `[B, H, N, D]`, key and value `[B, Hkv, N, D]`, normed and turned."""
-        projected = self.qkv(x)
+        projected = apply_linear(self.qkv, x)
         if self.clip is not None:
             projected = projected.clamp(-self.clip, self.clip)
-        heads = projected.unflatten(-1, (-1, self.head_dim))  # [B, N, H + 2·Hkv, D]
+        heads = torch.unflatten(projected, -1, (-1, self.head_dim))  # [B, N, H + 2·Hkv, D]
         turned = self.heads + self.kv_heads
         both, value = heads[:, :, :turned], heads[:, :, turned:]  # queries and keys together
         if self.query_norm is not None and self.qk_norm != "unit":
@@ -193,21 +193,21 @@ class CrossAttention(nn.Module):
         self.head_dim = head_dim or dim // heads
         self.layer, self.scale, self.dropout = layer, scale, dropout
         self.score = None if softcap is None else DotProduct(softcap)
-        self.query = Linear(dim, self.heads * self.head_dim, bias=bias_in)
-        self.key_value = Linear(memory_dim or dim, 2 * self.kv_heads * self.head_dim, bias=bias_in)
-        self.out = Linear(self.heads * self.head_dim, dim, bias=bias_out)
+        self.query = nn.Linear(dim, self.heads * self.head_dim, bias=bias_in)
+        self.key_value = nn.Linear(memory_dim or dim, 2 * self.kv_heads * self.head_dim, bias=bias_in)
+        self.out = nn.Linear(self.heads * self.head_dim, dim, bias=bias_out)
         self.register_load_state_dict_pre_hook(_read_torch_names)  # type: ignore[no-untyped-call]
 
     def forward(self, x: Tensor, context: Context | None = None, memory: Tensor | None = None) -> Tensor:
         """`x [B, N, dim]` reads `context.memory [B, M, dim]`, or `memory`."""
         padding, cache = (None, None) if context is None else (context.memory_padding, context.cache)
         memory = memory if context is None else context.memory
-        query = self.query(x).unflatten(-1, (-1, self.head_dim)).transpose(1, 2)  # [B, H, N, D]
+        query = torch.unflatten(apply_linear(self.query, x), -1, (-1, self.head_dim)).transpose(1, 2)  # [B, H, N, D]
         if cache is not None and cache.length > 0:
             key, value = cache.cross[self.layer]
         else:
             assert memory is not None
-            both = self.key_value(memory).unflatten(-1, (-1, self.head_dim))  # [B, M, 2·Hkv, D]
+            both = torch.unflatten(apply_linear(self.key_value, memory), -1, (-1, self.head_dim))  # [B, M, 2·Hkv, D]
             key, value = both.transpose(1, 2).chunk(2, 1)  # [B, Hkv, M, D]
             if cache is not None:
                 cache.cross[self.layer] = key, value
@@ -218,7 +218,7 @@ class CrossAttention(nn.Module):
             scale=self.scale,
             dropout=self.dropout if self.training else 0.0,
         )  # fmt: skip
-        return self.out(out.transpose(1, 2).flatten(2))  # type: ignore[no-any-return, union-attr]
+        return apply_linear(self.out, out.transpose(1, 2).flatten(2))  # type: ignore[union-attr]
 
 
 def reads_positions_alone(pattern: Pattern | None, bias: Bias | None) -> bool:

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnops.checks import require_positive
-from attnops.seq.linear import Linear
+from attnops.seq.linear import apply_linear
 
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu", "swiglu", "geglu", "geglu_tanh", "reglu")
 
@@ -38,16 +38,16 @@ class FeedForward(nn.Module):
         check_activation(activation)
         self.activation = activation
         self.gated = "glu" in activation
-        self.up = Linear(dim, 2 * ff_dim if self.gated else ff_dim, bias=bias)
-        self.down = Linear(ff_dim, dim, bias=bias)
+        self.up = nn.Linear(dim, 2 * ff_dim if self.gated else ff_dim, bias=bias)
+        self.down = nn.Linear(ff_dim, dim, bias=bias)
 
     def forward(self, x: Tensor, real: Tensor | None = None) -> Tensor:
         """`x [B, N, dim]`; `real [B, N]`, which tokens are no padding, matters to mixtures of experts alone."""
-        wide = self.up(x)
+        wide = apply_linear(self.up, x)
         if self.gated:
             gate, value = wide.chunk(2, dim=-1)
-            return self.down(activate(gate, self.activation) * value)  # type: ignore[no-any-return]
-        return self.down(activate(wide, self.activation))  # type: ignore[no-any-return]
+            return apply_linear(self.down, activate(gate, self.activation) * value)
+        return apply_linear(self.down, activate(wide, self.activation))
 
     def extra_repr(self) -> str:
         return self.activation

@@ -11,7 +11,7 @@ from attnops.seq.config import TransformerConfig
 from attnops.seq.context import read_mask
 from attnops.seq.encoder import Encoder
 from attnops.seq.feedforward import activate
-from attnops.seq.linear import Linear, linear
+from attnops.seq.linear import apply_linear, linear
 from attnops.seq.norms import make_norm
 
 
@@ -35,13 +35,13 @@ class MaskedTokenHead(nn.Module):
     def __init__(self, config: TransformerConfig, bias: bool = True) -> None:
         super().__init__()
         self.activation = config.activation
-        self.dense = Linear(config.dim, config.dim, bias=bias)
+        self.dense = nn.Linear(config.dim, config.dim, bias=bias)
         self.norm = make_norm(config.norm, config.dim, config.norm_eps, config.norm_bias)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
 
     def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
         """`x [B, N, dim]`; `tokens [V, dim]`, the token table."""
-        return linear(self.norm(activate(self.dense(x), self.activation)), tokens, self.bias)
+        return linear(self.norm(activate(apply_linear(self.dense, x), self.activation)), tokens, self.bias)
 
 
 class MaskedLanguageModel(nn.Module):
@@ -94,7 +94,7 @@ class SequenceClassifier(nn.Module):
         require_positive(classes=classes)
         self.encoder, self.pool = encoder, pool
         self.dropout = nn.Dropout(encoder.config.dropout)
-        self.head = Linear(encoder.config.dim, classes)
+        self.head = nn.Linear(encoder.config.dim, classes)
 
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         """Logits `[B, classes]`."""
@@ -123,7 +123,7 @@ class TokenClassifier(nn.Module):
         require_positive(classes=classes)
         self.encoder = encoder
         self.dropout = nn.Dropout(encoder.config.dropout)
-        self.head = Linear(encoder.config.dim, classes)
+        self.head = nn.Linear(encoder.config.dim, classes)
 
     def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
         return self.head(self.dropout(self.encoder(ids, attention_mask)))  # type: ignore[no-any-return]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.modules import module as torch_modules
 
-from attnops.coords import is_concrete, is_traced, is_transformed
+from attnops.coords import is_traced, is_transformed
 from attnops.kernels import library
 from attnops.kernels.linear_rows import linear_rows
 
@@ -14,33 +15,50 @@ MOST_ROWS = 32  # beyond, torch's product is as quick
 FEWEST_WEIGHTS = 1 << 16  # below, the call costs more than the product
 
 
-class Linear(nn.Linear):
-    """x Wᵀ + b: `nn.Linear`, but that a step of decoding reads W as quickly as memory gives it.
+def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
+    """`layer(x)`; a step of decoding reads the weights of an `nn.Linear` as quickly as memory gives them.
 
     Up to 32 rows of float32 or float64 that ask for no gradient, on a CPU, are multiplied by a compiled kernel, which
-    gives a row the same bits whichever rows stand beside it; everything else is `nn.Linear`'s.
-
-    Example:
-        >>> import torch
-        >>> from attnops.seq import Linear
-        >>> Linear(8, 4)(torch.randn(2, 5, 8)).shape
-        torch.Size([2, 5, 4])
+    gives a row the same bits whichever rows stand beside it. The layers stay torch's own, so that what knows
+    `nn.Linear` (quantisation, adapters, hooks, `parallelize_module`) finds them; one that was changed or replaced is
+    called as it is.
     """
-
-    def forward(self, x: Tensor) -> Tensor:
-        return linear(x, self.weight, self.bias)
+    if type(layer) is nn.Linear and _suits_kernel(x, layer.weight, layer.bias) and not _is_changed(layer):
+        return linear_rows(x, layer.weight, layer.bias)
+    return layer(x)  # type: ignore[no-any-return]
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`x [*, in]` to `x Wᵀ + b [*, out]`, with `weight [out, in]` and `bias [out]`."""
-    unwatched = not (torch.is_grad_enabled() or is_traced())
-    if unwatched and _has_few_rows(x, weight, bias) and _is_plain(x, weight, bias):
-        return linear_rows(x, weight, bias)
-    return F.linear(x, weight, bias)
+    """`x [*, in]` to `x Wᵀ + b [*, out]`, with `weight [out, in]` and `bias [out]`, likewise."""
+    return linear_rows(x, weight, bias) if _suits_kernel(x, weight, bias) else F.linear(x, weight, bias)
 
 
-def _has_few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether the kernel is the quicker way, and the shapes are right: it reads what it is told to."""
+def _suits_kernel(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether the kernel may run and is the quicker way; it reads the memory that it is told of, unasked."""
+    if torch.is_grad_enabled() or is_traced() or library.unavailable() is not None:
+        return False
+    given = (x, weight) if bias is None else (x, weight, bias)
+    return all(_is_plain(each, x.dtype) for each in given) and not _is_watched() and _fits(x, weight, bias)
+
+
+def _is_plain(tensor: Tensor, dtype: torch.dtype) -> bool:
+    """Whether it is numbers in memory and nothing else: no subclass, no lazy, sparse, nested or negated view."""
+    return (
+        type(tensor) in (Tensor, nn.Parameter)
+        and torch._C._dispatch_keys(tensor).raw_repr() in _PLAIN_KEYS
+        and tensor.dtype == dtype
+        and dtype in (torch.float32, torch.float64)
+        and tensor.data_ptr() != 0  # its memory was given back
+    )
+
+
+def _is_watched() -> bool:
+    """Whether autocast, a transform or a mode of torch must see the call."""
+    return is_transformed("cpu") or torch._C._len_torch_dispatch_stack() > 0 or torch._C._len_torch_function_stack() > 0
+
+
+def _fits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
+    """Whether the shapes are right, the rows few and the weights many."""
     return (
         weight.ndim == 2
         and weight.numel() >= FEWEST_WEIGHTS
@@ -52,16 +70,22 @@ def _has_few_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     )
 
 
-def _is_plain(*given: Tensor | None) -> bool:
-    """Whether these are plain numbers in memory: no transform, mode, autocast or subclass stands between."""
-    tensors = [each for each in given if each is not None]
-    dtype = tensors[0].dtype
-    return (
-        library.unavailable() is None
-        and dtype in (torch.float32, torch.float64)
-        and all(is_concrete(each) and each.device.type == "cpu" and each.dtype == dtype for each in tensors)
-        and all(each.layout == torch.strided and not each.is_neg() for each in tensors)
-        and not is_transformed("cpu")
-        and torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._len_torch_function_stack() == 0
+def _is_changed(layer: nn.Linear) -> bool:
+    """Whether calling it does more than its product: hooks, or a forward of its own."""
+    hooks = (
+        layer._forward_hooks,
+        layer._forward_pre_hooks,
+        torch_modules._global_forward_hooks,
+        torch_modules._global_forward_pre_hooks,
     )
+    return any(hooks) or "forward" in vars(layer)
+
+
+def _plain_keys() -> set[int]:
+    """How torch dispatches a plain tensor of the CPU, outside of inference mode and inside."""
+    with torch.inference_mode():
+        inner = torch.empty(0, device="cpu")
+    return {torch._C._dispatch_keys(each).raw_repr() for each in (torch.empty(0, device="cpu"), inner)}
+
+
+_PLAIN_KEYS = _plain_keys()

@@ -17,7 +17,7 @@ from attnops.patterns.base import Pattern
 from attnops.scores.dot import DotProduct
 from attnops.seq.attention import as_one_row, reads_positions_alone
 from attnops.seq.context import Context, Keys
-from attnops.seq.linear import Linear
+from attnops.seq.linear import apply_linear
 from attnops.seq.norms import RMSNorm
 
 if TYPE_CHECKING:
@@ -104,13 +104,13 @@ class LatentAttention(nn.Module):
         query_width, bias = self.heads * (self.head_dim + self.rotary_dim), config.attention_bias
         self.query_down = self.query_norm = None
         if latent.query_rank is not None:
-            self.query_down = Linear(config.dim, latent.query_rank, bias=bias)
+            self.query_down = nn.Linear(config.dim, latent.query_rank, bias=bias)
             self.query_norm = RMSNorm(latent.query_rank, latent.norm_eps)
-        self.query_up = Linear(latent.query_rank or config.dim, query_width, bias=False)
-        self.latent_down = Linear(config.dim, self.rank + self.rotary_dim, bias=bias)
+        self.query_up = nn.Linear(latent.query_rank or config.dim, query_width, bias=False)
+        self.latent_down = nn.Linear(config.dim, self.rank + self.rotary_dim, bias=bias)
         self.latent_norm = RMSNorm(self.rank, latent.norm_eps)
-        self.latent_up = Linear(self.rank, self.heads * (self.head_dim + self.value_dim), bias=False)
-        self.out = Linear(self.heads * self.value_dim, config.dim, bias=config.output_bias)
+        self.latent_up = nn.Linear(self.rank, self.heads * (self.head_dim + self.value_dim), bias=False)
+        self.out = nn.Linear(self.heads * self.value_dim, config.dim, bias=config.output_bias)
 
     def forward(self, x: Tensor, context: Context | None = None) -> Tensor:
         """`x [B, N, dim]` to `[B, N, dim]`; `context` is what a model's layers share, None for a layer alone."""
@@ -127,25 +127,27 @@ class LatentAttention(nn.Module):
                 turning, plain = as_one_row(turning), as_one_row(plain)
         form = self.absorbed if self._absorbs(turning.shape[2], latents.shape[2]) else self.expanded
         out = form(turning, plain, latents, keys, context)  # [B, H, N, value_dim]
-        return self.out(out.transpose(1, 2).reshape(batch, count, out.shape[1] * out.shape[3]))  # type: ignore[no-any-return]
+        return apply_linear(self.out, out.transpose(1, 2).reshape(batch, count, out.shape[1] * out.shape[3]))
 
     def queries(self, x: Tensor, context: Context) -> tuple[Tensor, Tensor]:
         """The part that turns, turned, and the part that does not."""
         if self.query_down is not None and self.query_norm is not None:
-            x = self.query_norm(self.query_down(x))
-        heads = self.query_up(x).unflatten(-1, (self.heads, -1))  # [B, N, H, P + R]
-        plain, turning = heads.split((self.head_dim, self.rotary_dim), -1)
+            x = self.query_norm(apply_linear(self.query_down, x))
+        heads = torch.unflatten(apply_linear(self.query_up, x), -1, (self.heads, -1))  # [B, N, H, P + R]
+        plain, turning = torch.split(heads, [self.head_dim, self.rotary_dim], -1)
         return self._turned(turning, context).transpose(1, 2), plain.transpose(1, 2)
 
     def latents(self, x: Tensor, context: Context) -> Tensor:
         """What a token leaves behind `[B, 1, N, R + rank]`: the key that turns, then the latent."""
-        latent, turning = self.latent_down(x).unsqueeze(2).split((self.rank, self.rotary_dim), -1)
+        joined = apply_linear(self.latent_down, x).unsqueeze(2)
+        latent, turning = torch.split(joined, [self.rank, self.rotary_dim], -1)
         return torch.cat((self._turned(turning, context), self.latent_norm(latent)), -1).transpose(1, 2)
 
     def expanded(self, turning: Tensor, plain: Tensor, latents: Tensor, keys: Keys, context: Context) -> Tensor:
         """Keys and values laid out for each head."""
-        heads = self.latent_up(latents[:, 0, :, self.rotary_dim :]).unflatten(-1, (self.heads, -1)).transpose(1, 2)
-        plain_key, value = heads.split((self.head_dim, self.value_dim), -1)
+        wide = apply_linear(self.latent_up, latents[:, 0, :, self.rotary_dim :])
+        heads = torch.unflatten(wide, -1, (self.heads, -1)).transpose(1, 2)
+        plain_key, value = torch.split(heads, [self.head_dim, self.value_dim], -1)
         shared = latents[..., : self.rotary_dim].expand(-1, self.heads, -1, -1)
         key = torch.cat((shared, plain_key), -1)
         return self._attend(torch.cat((turning, plain), -1), key, value, keys, context)
