@@ -31,3 +31,8 @@ class SlopedALiBi(ALiBi):
     def slopes(self, head: Tensor, dtype: torch.dtype) -> Tensor:
         """The slope of each head in `head`."""
         return torch.tensor(self.values, dtype=dtype, device=head.device)[head]
+
+
+def make_alibi(heads: int, slopes: Sequence[float] | None) -> ALiBi:
+    """ALiBi with its own slopes, or with those given."""
+    return ALiBi(heads) if slopes is None else SlopedALiBi(slopes)

@@ -6,13 +6,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from attnops.biases.alibi import ALiBi
 from attnops.biases.base import Bias
 from attnops.biases.relative import RelativeKeys
 from attnops.biases.sink import Sink
 from attnops.patterns.base import Full, Pattern
 from attnops.patterns.intervals import Causal, SlidingWindow
-from attnops.seq.alibi import SlopedALiBi
+from attnops.seq.alibi import make_alibi
 from attnops.seq.attention import Attention, CrossAttention
 from attnops.seq.config import TransformerConfig
 from attnops.seq.context import CAUSAL, Context
@@ -114,8 +113,7 @@ def make_attention(config: TransformerConfig, layer: int, causal: bool) -> nn.Mo
     head_dim = config.head_dim or config.dim // config.heads
     biases: list[Bias] = []
     if position == "alibi":
-        slopes = config.alibi_slopes
-        biases.append(ALiBi(config.heads) if slopes is None else SlopedALiBi(slopes))
+        biases.append(make_alibi(config.heads, config.alibi_slopes))
     if position == "shaw":
         biases.append(RelativeKeys(config.heads, head_dim, config.shaw_distance))
     if config.sinks:

@@ -165,7 +165,7 @@ def append(name: str, buffer: Tensor | None, new: Tensor, start: int, capacity: 
     end = start + new.shape[2]
     if start > 0 and buffer is None:
         raise ValueError(f"the cache holds {start} tokens, but no {name} of this layer: another model filled it")
-    if start == 0 and buffer is not None and buffer.shape[:2] != new.shape[:2]:
+    if start == 0 and buffer is not None and not are_alike(buffer, new):
         buffer = None  # left by a step that was never committed
     if buffer is not None:
         check_same(name, buffer, new)
@@ -183,9 +183,15 @@ def append(name: str, buffer: Tensor | None, new: Tensor, start: int, capacity: 
 
 def check_same(name: str, held: Tensor, new: Tensor) -> None:
     """Raise `ValueError` unless `new [B, H, N, D]` may stand behind what a cache holds of a layer."""
-    wanted, given = (*held.shape[:2], held.shape[3]), (*new.shape[:2], new.shape[3])
-    if wanted != given or held.dtype != new.dtype or held.device != new.device:
+    if not are_alike(held, new):
+        wanted, given = (*held.shape[:2], held.shape[3]), (*new.shape[:2], new.shape[3])
         raise ValueError(
             f"this step's {name} has [B, H, D] = {list(given)}, {new.dtype}, {new.device}; the cache holds "
             f"{list(wanted)}, {held.dtype}, {held.device}"
         )
+
+
+def are_alike(held: Tensor, new: Tensor) -> bool:
+    """Whether two `[B, H, N, D]` may stand one behind the other."""
+    shapes = held.shape[:2] == new.shape[:2] and held.shape[3] == new.shape[3]
+    return shapes and held.dtype == new.dtype and held.device == new.device

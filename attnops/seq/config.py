@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from attnops.biases.rotary import Rotary
@@ -23,6 +23,7 @@ NORMS = ("rms", "layer")
 NORM_POSITIONS = ("pre", "post", "both", "parallel")
 POSITIONS = ("sinusoidal", "learned", "rotary", "alibi", "relative", "shaw", "none")
 QK_NORMS = (False, True, "full", "unit")
+PER_LAYER = ("position", "rotary_scaling", "pattern", "experts", "qk_norm", "temperature", "rotary_base")
 
 
 @dataclass
@@ -50,6 +51,8 @@ class TransformerConfig:
         softcap: of attention logits. sinks: a learned logit a head with no value. scale: of logits; None for 1/√D.
         temperature: attention that sharpens with length, on layers without positions (Llama 4).
         tie_embeddings: the head is the token table. dropout: on embeddings, attention weights and sublayers.
+        encoder_layers: the depth of an `EncoderDecoder`'s encoder; None for `layers`. A list of one per layer serves
+            both sides, or names the encoder's layers first, then the decoder's: encoder_layers + layers of them.
 
     Example:
         >>> from attnops.seq import TransformerConfig
@@ -144,17 +147,29 @@ class TransformerConfig:
         self._check_numbers()
         if self.parallel_norms not in (1, 2):
             raise ValueError(f"parallel_norms is {self.parallel_norms}; it must be 1 or 2")
-        for name in ("position", "rotary_scaling", "pattern", "experts", "qk_norm", "temperature", "rotary_base"):
-            value = getattr(self, name)
-            if isinstance(value, list | tuple) and len(value) not in (self.layers, self.encoder_layers or self.layers):
-                raise ValueError(f"{name} lists {len(value)} layers; it must be one value or list {self.layers}")
-        for layer in range(self.layers):
-            _require_one_of("position", self.at("position", layer), POSITIONS)
-            _require_one_of("qk_norm", self.at("qk_norm", layer), QK_NORMS)
-            pattern = self.at("pattern", layer)
+        for name in PER_LAYER:
+            self._check_length(name)
+        for position in self._each("position"):
+            _require_one_of("position", position, POSITIONS)
+        if self.has_position("learned") and self.has_position("sinusoidal"):
+            raise ValueError("position lists 'learned' and 'sinusoidal'; tokens are given positions of one kind alone")
+        for qk_norm in self._each("qk_norm"):
+            _require_one_of("qk_norm", qk_norm, QK_NORMS)
+        for pattern in self._each("pattern"):
             if pattern is not None and not isinstance(pattern, Pattern):
                 raise TypeError(f"pattern is {type(pattern).__name__}; it must be a Pattern, None, or a list of them")
         self._check_kinds()
+
+    def _check_length(self, name: str) -> None:
+        """One value, or as many as there are layers; where an encoder is as deep as it likes, its layers come first."""
+        value, encoder = getattr(self, name), self.encoder_layers
+        lengths = [self.layers] if encoder in (None, self.layers) else []
+        lengths += [] if encoder is None else [encoder + self.layers]
+        if isinstance(value, list | tuple) and len(value) not in lengths:
+            raise ValueError(
+                f"{name} lists {len(value)} layers; it must be one value or list {' or '.join(map(str, lengths))}"
+                + ("" if encoder is None else f" (encoder_layers = {encoder}, then layers = {self.layers})")
+            )
 
     def _check_numbers(self) -> None:
         for name in ("scale", "embedding_scale", "logit_scale"):
@@ -183,18 +198,30 @@ class TransformerConfig:
 
         if self.latent is not None and not isinstance(self.latent, LatentConfig):
             raise TypeError(f"latent is {type(self.latent).__name__}; it must be a LatentConfig, or None")
-        for layer in range(self.layers):
-            for name, kind in (("experts", ExpertsConfig), ("temperature", AttentionTemperature)):
-                value = self.at(name, layer)
+        for name, kind in (("experts", ExpertsConfig), ("temperature", AttentionTemperature)):
+            for value in self._each(name):
                 if value is not None and not isinstance(value, kind):
                     raise TypeError(
                         f"{name} is {type(value).__name__}; it must be an {kind.__name__}, None, or a list of them"
                     )
 
     def at(self, name: str, layer: int) -> Any:
-        """What layer number `layer` has for the argument `name`."""
+        """What layer number `layer` has for the argument `name`; of an encoder-decoder, the decoder's layer."""
         value = getattr(self, name)
-        return value[layer] if isinstance(value, list | tuple) else value
+        return value[layer - self.layers] if isinstance(value, list | tuple) else value
+
+    def of_encoder(self) -> TransformerConfig:
+        """The config of an encoder-decoder's encoder."""
+        depth = self.encoder_layers or self.layers
+        lists = {
+            name: getattr(self, name)[:depth] for name in PER_LAYER if isinstance(getattr(self, name), list | tuple)
+        }
+        return replace(self, layers=depth, encoder_layers=None, **lists)
+
+    def _each(self, name: str) -> Sequence[Any]:
+        """The value that all layers have, or each of those listed."""
+        value = getattr(self, name)
+        return value if isinstance(value, list | tuple) else (value,)
 
     def rotary(self, layer: int, dim: int | None = None) -> Rotary:
         """The rotation of a layer's queries and keys, of `dim` channels where that is not the config's own."""
@@ -203,7 +230,7 @@ class TransformerConfig:
 
     def has_position(self, scheme: str) -> bool:
         """Whether some layer takes its positions from `scheme`."""
-        return scheme in (self.position if isinstance(self.position, list | tuple) else (self.position,))
+        return scheme in self._each("position")[-self.layers :]
 
 
 def gated_width(dim: int) -> int:

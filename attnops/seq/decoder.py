@@ -64,8 +64,11 @@ class Decoder(nn.Module):
             segments: `[B, N]`, the document of each token of a packed row; documents do not see one another.
             context: in place of all these, where the tokens stand, as `attnops.distributed.shard_inputs` gives it.
         """
-        x = self.hidden(ids, attention_mask, cache, segments=segments, context=context)
-        return self.head(x, self.embeddings.token.weight)  # type: ignore[no-any-return]
+        x = self._hidden(ids, attention_mask, cache, segments, context)
+        logits: Tensor = self.head(x, self.embeddings.token.weight)
+        if cache is not None:
+            cache.commit()
+        return logits
 
     def hidden(
         self,
@@ -77,14 +80,26 @@ class Decoder(nn.Module):
         context: Context | None = None,
     ) -> Tensor:
         """What the head reads, `[B, N, dim]`."""
+        x = self._hidden(ids, attention_mask, cache, segments, context)
+        if cache is not None:
+            cache.commit()
+        return x
+
+    def _hidden(
+        self,
+        ids: Tensor,
+        attention_mask: Tensor | None,
+        cache: Cache | None,
+        segments: Tensor | None,
+        context: Context | None,
+    ) -> Tensor:
+        """The same, not yet committed to the cache: the step counts when all of it is done."""
         if context is None:
             context = read_context(ids, attention_mask, cache, segments)
         context.bias = self.relative
         x = self.embeddings(ids, context.position)
         for block in self.blocks:
             x = block(x, context)
-        if cache is not None:
-            cache.commit()
         return self.norm(x)  # type: ignore[no-any-return]
 
 

@@ -128,14 +128,15 @@ def stream(
     draws = None if seed is None else torch.Generator(ids.device).manual_seed(seed)
     with Evaluating(model):
         logits = steps.first()
-        for step in range(max_new_tokens):
-            token = choose(logits, temperature, top_k, top_p, draws)
-            if ends:
-                token = torch.where(ended, pad, token)
-                ended = ended | torch.isin(token, torch.tensor(ends, device=token.device))
-            yield token
-            if step + 1 == max_new_tokens or (ends and bool(ended.all())):
-                return
+    for step in range(max_new_tokens):
+        token = choose(logits, temperature, top_k, top_p, draws)
+        if ends:
+            token = torch.where(ended, pad, token)
+            ended = ended | torch.isin(token, torch.tensor(ends, device=token.device))
+        yield token  # to somebody who may train the model before asking for the next
+        if step + 1 == max_new_tokens or (ends and bool(ended.all())):
+            return
+        with Evaluating(model):
             logits = steps.next(token)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from torch import Tensor, nn
 
 from attnops.biases.relative import RelativeBias
@@ -40,7 +38,7 @@ class EncoderDecoder(nn.Module):
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
         self.config = config
-        self.encoder = Encoder(replace(config, layers=config.encoder_layers or config.layers))
+        self.encoder = Encoder(config.of_encoder())
         self.embeddings = Embeddings(config)
         self.embeddings.token = self.encoder.embeddings.token
         self.relative = None
@@ -61,12 +59,23 @@ class EncoderDecoder(nn.Module):
             cache: keys and values of the target before `decoder_ids`, and of the source, which is read in the first
                 step alone.
         """
-        return self.head(self.hidden(ids, decoder_ids, attention_mask, cache), self.embeddings.token.weight)  # type: ignore[no-any-return]
+        hidden = self._hidden(ids, decoder_ids, attention_mask, cache)
+        logits: Tensor = self.head(hidden, self.embeddings.token.weight)
+        if cache is not None:
+            cache.commit()
+        return logits
 
     def hidden(
         self, ids: Tensor, decoder_ids: Tensor, attention_mask: Tensor | None = None, cache: Cache | None = None
     ) -> Tensor:
         """What the head reads, `[B, M, dim]`."""
+        hidden = self._hidden(ids, decoder_ids, attention_mask, cache)
+        if cache is not None:
+            cache.commit()
+        return hidden
+
+    def _hidden(self, ids: Tensor, decoder_ids: Tensor, attention_mask: Tensor | None, cache: Cache | None) -> Tensor:
+        """The same, not yet committed to the cache."""
         check_ids("ids", ids)
         check_ids("decoder_ids", decoder_ids, self.config.vocab_size)
         if ids.shape[0] != decoder_ids.shape[0]:
@@ -81,6 +90,4 @@ class EncoderDecoder(nn.Module):
         x = self.embeddings(decoder_ids, context.position)
         for block in self.blocks:
             x = block(x, context)
-        if cache is not None:
-            cache.commit()
         return self.norm(x)  # type: ignore[no-any-return]

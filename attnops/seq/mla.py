@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from attnops.biases.alibi import ALiBi
 from attnops.biases.base import Bias
 from attnops.biases.rotary import turn_by
 from attnops.biases.sink import Sink
 from attnops.checks import require_positive
 from attnops.patterns.base import Pattern
 from attnops.scores.dot import DotProduct
+from attnops.seq.alibi import make_alibi
 from attnops.seq.attention import as_one_row, reads_positions_alone
 from attnops.seq.context import Context, Keys
 from attnops.seq.linear import apply_linear
@@ -97,7 +97,7 @@ class LatentAttention(nn.Module):
 
         position = config.at("position", layer)
         self.rotary = config.rotary(layer, self.rotary_dim) if position == "rotary" else None
-        self.alibi = ALiBi(config.heads) if position == "alibi" else None
+        self.alibi = make_alibi(config.heads, config.alibi_slopes) if position == "alibi" else None
         self.sink = Sink(config.heads) if config.sinks else None
         self.shared_bias = position == "relative"
 
@@ -204,5 +204,8 @@ def _refuse(config: TransformerConfig, layer: int) -> None:
         raise ValueError(f"qk_norm is {config.at('qk_norm', layer)!r} with latent; keys of a head are never laid out")
     if config.at("temperature", layer) is not None:
         raise ValueError("temperature is given with latent; it is for layers without positions")
+    for name in ("qkv_clip", "rotary_dim"):
+        if getattr(config, name) is not None:
+            raise ValueError(f"{name} is {getattr(config, name)} with latent; a LatentConfig has widths of its own")
     if config.at("position", layer) == "shaw":
         raise ValueError("position is 'shaw' with latent; Shaw's table needs the queries as they meet plain keys")

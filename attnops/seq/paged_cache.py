@@ -10,7 +10,7 @@ from torch import Tensor
 from attnops.coords import Coords
 from attnops.patterns.blocks import Mask
 from attnops.patterns.segments import Padding
-from attnops.seq.cache import Cache, Held, check_same
+from attnops.seq.cache import Cache, Held, are_alike, check_same
 from attnops.seq.context import Keys
 from attnops.seq.page_table import PagesExhaustedError, PageTable
 
@@ -93,6 +93,7 @@ class PagedCache(Cache):
         self.table.free(row)
         if row in self.rows:
             self.select([other for other in self.rows if other != row])
+            self.batch = self.batch or None  # no row is left: the next step may begin with any number
 
     # --------------------------------------------------------------------------------------------------------- steps
 
@@ -136,7 +137,7 @@ class PagedCache(Cache):
         pools = self._pools.get(layer)
         if pools is None and self._filled:
             raise ValueError(f"the pages hold no key of layer {layer}: another model filled them")
-        if pools is None:
+        if pools is None or not (self._filled or self._suit(pools, key, value)):  # left by a step never committed
             pools = self._pool(key), self._pool(value)
         for name, pool, new in zip(("key", "value"), pools, (key, value), strict=True):
             check_same(name, pool.expand(key.shape[0], -1, -1, -1), new)
@@ -166,6 +167,10 @@ class PagedCache(Cache):
     def _forget(self, rows: list[int]) -> None:
         for row in rows:
             self.table.free(row)
+
+    @staticmethod
+    def _suit(pools: tuple[Tensor, Tensor], *new: Tensor) -> bool:
+        return all(are_alike(pool.expand(x.shape[0], -1, -1, -1), x) for pool, x in zip(pools, new, strict=True))
 
     def _pool(self, like: Tensor) -> Tensor:
         """Zeros, since what lies in a page beyond its tokens must be finite."""

@@ -49,6 +49,7 @@ IDS, LOGITS = torch.tensor([[1, 2, 3]]), torch.zeros(1, 3, 20)
         ({"norm_eps": -1.0}, r"norm_eps is -1\.0; it must be 0 or more"),
         ({"learned_offset": -5}, "learned_offset is -5; it must be an integer of 0 or more"),
         ({"token_types": "a"}, "token_types is 'a'; it must be an integer of 0 or more"),
+        ({"position": ["learned", "sinusoidal"]}, "position lists 'learned' and 'sinusoidal'"),
         ({"encoder_layers": 0}, "encoder_layers is 0; it must be an integer of 1 or more"),
         ({"alibi_slopes": [1.0]}, "alibi_slopes holds 1 slopes; it must hold 2"),
         ({"alibi_slopes": [1.0, float("nan")]}, r"alibi_slopes\[1\] is nan"),

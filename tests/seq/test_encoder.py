@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from attnops import GlobalTokens, SlidingWindow
+from attnops import Causal, GlobalTokens, SlidingWindow
 from attnops.seq import (
     Attention,
     CrossAttention,
@@ -251,3 +251,38 @@ def test_what_has_no_counterpart_is_named() -> None:
     theirs = nn.MultiheadAttention(32, 4, add_bias_kv=True)
     with pytest.raises(ValueError, match="bias_k: a learned key"):
         Attention(32, 4, bias_in=True, bias_out=True).load_state_dict(theirs.state_dict())
+
+
+def test_an_encoder_of_another_depth_is_listed_first() -> None:
+    patterns = [SlidingWindow(1, 1), None, SlidingWindow(2), None, SlidingWindow(3)]
+    config = TransformerConfig(20, 16, layers=3, heads=2, encoder_layers=2, pattern=patterns, position=["none"] * 5)
+    model = EncoderDecoder(config)
+    assert [block.attention.pattern for block in model.encoder.blocks] == patterns[:2]
+    decoder = [block.attention.pattern for block in model.blocks]
+    assert decoder[0] is patterns[2] and isinstance(decoder[1], Causal) and decoder[2] is patterns[4]
+    assert model(torch.tensor([[1, 2, 3]]), torch.tensor([[4, 5]])).shape == (1, 2, 20)
+
+
+def test_a_list_serves_both_sides_of_one_depth() -> None:
+    config = TransformerConfig(20, 16, layers=2, heads=2, encoder_layers=2, pattern=[SlidingWindow(1), None])
+    model = EncoderDecoder(config)
+    assert model.encoder.blocks[0].attention.pattern is model.blocks[0].attention.pattern is config.at("pattern", 0)
+
+
+@pytest.mark.parametrize("listed", [2, 3])
+def test_a_list_that_leaves_open_whose_layers_it_means(listed: int) -> None:
+    with pytest.raises(
+        ValueError, match=rf"pattern lists {listed} layers; it must be one value or list 5 \(encoder_lay"
+    ):
+        TransformerConfig(20, 16, layers=3, heads=2, encoder_layers=2, pattern=[None] * listed)
+
+
+def test_global_tokens_are_rows_so_that_padding_must_come_last() -> None:
+    torch.manual_seed(0)
+    pattern = SlidingWindow(1, 1) | GlobalTokens([0])
+    model = Encoder(TransformerConfig(20, 16, layers=2, heads=2, pattern=pattern)).eval()
+    ids, mask = torch.tensor([[1, 2, 3, 4, 0, 0]]), torch.tensor([[1, 1, 1, 1, 0, 0]])
+    with torch.no_grad():
+        torch.testing.assert_close(model(ids, mask)[:, :4], model(ids[:, :4]))
+        with pytest.raises(ValueError, match=r"GlobalTokens reads storage rows, .* pad on the right"):
+            model(ids.flip(1), mask.flip(1))

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnops import Causal, RotaryScaling, SlidingWindow
+from attnops import ALiBi, Causal, RotaryScaling, SlidingWindow
 from attnops.seq import generate
 from attnops.seq.cache import KVCache
 from attnops.seq.config import TransformerConfig
@@ -202,3 +202,21 @@ def test_it_generates_the_same_with_every_cache() -> None:
     assert torch.equal(written[0], written[1]) and torch.equal(written[0], written[2])
     beams = [generate(model, ids, 8, mask, num_beams=3, cache=cache) for cache in ("none", "full", "paged")]
     assert torch.equal(beams[0], beams[1]) and torch.equal(beams[0], beams[2])
+
+
+def test_alibi_has_the_slopes_that_are_given() -> None:
+    options = {"vocab_size": 11, "dim": 16, "layers": 1, "heads": 2, "latent": LatentConfig(8), "position": "alibi"}
+    models = [Decoder(TransformerConfig(**options, alibi_slopes=slopes)).eval() for slopes in (None, [0.5, 3.0])]  # type: ignore[arg-type]
+    models[1].load_state_dict(models[0].state_dict())
+    ids = torch.arange(9).unsqueeze(0)
+    with torch.no_grad():
+        plain, sloped = (model(ids) for model in models)
+        assert (plain - sloped).abs().max() > 1e-4
+        models[1].blocks[0].attention.alibi = ALiBi(2)
+        torch.testing.assert_close(models[1](ids), plain)
+
+
+@pytest.mark.parametrize("option", ["qkv_clip", "rotary_dim"])
+def test_what_latents_have_no_place_for_is_refused(option: str) -> None:
+    with pytest.raises(ValueError, match=f"{option} is 4 with latent"):
+        Decoder(TransformerConfig(11, 16, 1, 2, latent=LatentConfig(8), **{option: 4}))  # type: ignore[arg-type]
