@@ -11,8 +11,8 @@ from torch.autograd import forward_ad
 
 from attnops.biases.base import Bias, BiasSum, TensorBias
 from attnops.biases.sink import Sink
-from attnops.checks import require_flag, require_number
-from attnops.coords import Coords, is_traced, resolve_coords
+from attnops.checks import has_memory, require_flag, require_number
+from attnops.coords import Coords, is_concrete, is_traced, resolve_coords
 from attnops.patterns.base import Full, Pattern
 from attnops.patterns.blocks import Mask
 from attnops.patterns.intervals import Causal
@@ -149,6 +149,8 @@ def _check_vectors(query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, T
             raise TypeError(f"{name} is {tensor.dtype}; it must be a real floating dtype")
         if tensor.device != query.device:
             raise ValueError(f"{name} lies on {tensor.device}; it must lie on {query.device}, as query does")
+        if tensor.numel() and is_concrete(tensor) and not has_memory(tensor):
+            raise ValueError(f"{name} has no memory (its storage was resized to 0); it must hold its numbers")
     if query.device.type != "meta" and torch.is_autocast_enabled(query.device.type):
         lower = torch.get_autocast_dtype(query.device.type)
         query, key, value = (x if x.dtype == torch.float64 else x.to(lower) for x in (query, key, value))

@@ -1,8 +1,9 @@
-"""What a number given as an argument must be; errors name the argument, what it was and what it must be."""
+"""What numbers given as arguments must be, and tensors have; errors name the argument, what it was and must be."""
 
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 NUMBERS = (int, float, torch.SymInt, torch.SymFloat)
 
@@ -52,3 +53,8 @@ def _shown(value: object) -> str:
     """A value as an error names it: a tensor by its kind, what is long by its type."""
     text = repr(value)
     return f"a {type(value).__name__}" if isinstance(value, torch.Tensor) or len(text) > 40 else text
+
+
+def has_memory(tensor: Tensor) -> bool:
+    """Whether a plain tensor has numbers in memory: not where its storage was resized to 0."""
+    return tensor.untyped_storage().nbytes() > 0

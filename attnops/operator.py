@@ -10,7 +10,7 @@ from torch import Tensor
 from attnops.arguments import Arguments, read_arguments
 from attnops.backends import BACKENDS
 from attnops.biases.base import Bias
-from attnops.checks import require_positive
+from attnops.checks import has_memory, require_positive
 from attnops.coords import Coords, is_traced, is_transformed
 from attnops.patterns.base import Pattern
 from attnops.patterns.intervals import Causal
@@ -202,6 +202,8 @@ def _signature(
         return None
     device = query.device
     if torch.is_grad_enabled() or device.type == "meta" or is_transformed(device.type) or collector() is not None:
+        return None
+    if any(x.layout != torch.strided or not has_memory(x) for x in (query, key, value)):
         return None
     return (
         (query.shape, query.dtype, device, query.layout),

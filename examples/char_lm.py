@@ -11,7 +11,6 @@ from its last save and meets the very losses that it would have met.
 from __future__ import annotations
 
 import argparse
-import gzip
 import os
 import time
 from dataclasses import dataclass, field
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from attnops.seq import Decoder, Tokenizer, TransformerConfig, causal_lm_loss, generate
+from examples.texts import read, require_characters
 
 TEXT = """Shall I compare thee to a summer's day?
 Thou art more lovely and more temperate:
@@ -108,13 +108,6 @@ def validate(model: Decoder, ids: Tensor, rows: int, length: int) -> float:
     return float(torch.stack(losses).mean())
 
 
-def read(path: Path | None) -> str:
-    """The text of a file, zipped or not, or this example's own."""
-    if path is None:
-        return TEXT
-    return gzip.decompress(path.read_bytes()).decode() if path.suffix == ".gz" else path.read_text(encoding="utf-8")
-
-
 def main(arguments: list[str] | None = None) -> Run:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--text", type=Path, help="a text file, zipped or not")
@@ -128,7 +121,8 @@ def main(arguments: list[str] | None = None) -> Run:
     parser.add_argument("--rows", type=int, default=12)
     options = parser.parse_args(arguments)
 
-    text = read(options.text)
+    text = TEXT if options.text is None else read(options.text)
+    require_characters(text, int(options.length / 0.9) + 20)  # a tenth of it is held out
     tokenizer = Tokenizer.characters(text)
     ids = torch.tensor(tokenizer.encode(text))
     trained, held_out = ids[: int(0.9 * len(ids))], ids[int(0.9 * len(ids)) :]

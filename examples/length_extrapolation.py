@@ -27,8 +27,9 @@ from torch import Tensor
 
 from attnops import RotaryScaling
 from attnops.seq import Decoder, Tokenizer, TransformerConfig, causal_lm_loss
-from examples.char_lm import batch, read
+from examples.char_lm import batch
 from examples.outputs import add_out, save, write_json
+from examples.texts import read
 
 TRAINED = ("sinusoidal", "learned", "rotary", "alibi", "none")
 FACTORS = (1, 2, 4, 8)

@@ -35,9 +35,10 @@ from torch.distributed.fsdp import fully_shard
 from attnops.distributed import init_processes, shard_inputs, shard_sequence
 from attnops.seq import Decoder, Tokenizer, TransformerConfig, generate, sequence_loss
 from examples.arguments import positive
-from examples.char_lm import batch, read
+from examples.char_lm import TEXT, batch
 from examples.distributed_run import claim, keep, resume
 from examples.outputs import add_out
+from examples.texts import read
 
 
 class Run:
@@ -93,7 +94,7 @@ def say(*words: object) -> None:
 
 def train(options: argparse.Namespace, mesh: DeviceMesh) -> list[float]:
     """Train to the last step; every loss since the first."""
-    text = read(options.text)
+    text = TEXT if options.text is None else read(options.text)
     tokenizer = Tokenizer.characters(text)
     ids = torch.tensor(tokenizer.encode(text))
     if len(ids) <= options.length:

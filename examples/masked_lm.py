@@ -23,6 +23,7 @@ from torch import Tensor
 from attnops import Causal, Pattern
 from attnops.seq import Encoder, MaskedLanguageModel, Tokenizer, TransformerConfig, mask_tokens, masked_lm_loss
 from examples.outputs import add_out, write_json
+from examples.texts import read, require_characters
 
 LENGTH = 11  # of a palindrome; odd
 
@@ -129,7 +130,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
         texts, kept = palindromes(200 if chosen.small else 20000, rng), palindromes(300, rng)
         tokenizer = Tokenizer.characters(texts)
     else:
-        whole = chosen.text.read_text(encoding="utf-8")
+        whole = read(chosen.text)
+        require_characters(whole, 1000)  # a tenth of it is kept, and cut into windows of 64
         tokenizer, cut = Tokenizer.characters(whole), len(whole) * 9 // 10
         position = "rotary"  # what stands beside a gap tells most
         many, few = (200, 64) if chosen.small else (5000, 640)

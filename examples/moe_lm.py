@@ -22,6 +22,7 @@ from torch.nn import functional as F
 
 from attnops.seq import Decoder, ExpertsConfig, TransformerConfig, routings
 from examples.outputs import add_out, save, write_json
+from examples.texts import read, require_characters
 
 KINDS = ("sums", "words", "brackets")
 SCHEMES = {
@@ -124,7 +125,8 @@ def main(arguments: list[str] | None = None) -> dict[str, Run]:
     random.seed(chosen.seed)
     text, kinds = make_text(200 if chosen.small else 2000)
     if chosen.text is not None:
-        text = chosen.text.read_text(encoding="utf-8")
+        text = read(chosen.text)
+        require_characters(text, 2 * length)
         kinds = "0" * len(text)
     alphabet = sorted(set(text))
     ids = torch.tensor([alphabet.index(letter) for letter in text])

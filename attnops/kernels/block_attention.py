@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from attnops.kernels import library
-from attnops.kernels.library import Rows, readable_rows
+from attnops.kernels.library import Rows, address, pointer, readable_rows
 
 MOST_TERMS = 4  # tables, and as many slopes
 
@@ -100,15 +100,15 @@ class _Prepared:
         _, call.key_heads, call.keys, call.value_dim = value.shape
         call.is_double, call.threads = query.dtype == torch.float64, library.threads()
         call.scale, call.softcap, call.dropout = scale, softcap, dropout
-        call.seed = None if seed is None else seed.data_ptr()
+        call.seed = pointer(seed)
         call.first_query, call.first_key = offsets[:2]
         call.query, call.key, call.value = Rows.of(query), Rows.of(key), Rows.of(value)
         if intervals is not None:
-            call.intervals = intervals.data_ptr()
+            call.intervals = address(intervals)
             call.interval_batch, call.interval_query = (_step(intervals, axis) for axis in (0, 1))
             call.ranges = intervals.shape[2]
         if additive is not None:
-            call.additive = additive.data_ptr()
+            call.additive = address(additive)
             call.additive_batch, call.additive_head, call.additive_query, call.additive_key = (
                 _step(additive, axis) for axis in range(4)
             )
@@ -119,16 +119,16 @@ class _Prepared:
         for place, slope in enumerate(self.slopes):
             mine, theirs = self.spots[2 * place : 2 * place + 2]
             one = call.slopes[place]
-            one.slope, one.query, one.key = slope.data_ptr(), mine.data_ptr(), theirs.data_ptr()
+            one.slope, one.query, one.key = address(slope), address(mine), address(theirs)
             one.query_batch, one.key_batch = _step(mine, 0), _step(theirs, 0)
 
     @staticmethod
     def _set_table(one: BlockTable, table: Tensor, row: Tensor, shift: Tensor, column: Tensor) -> None:
-        one.table = table.data_ptr()
+        one.table = address(table)
         one.batch, one.head = _step(table, 0), _step(table, 1)
         one.rows, one.length = table.shape[2:]
         for name, index in (("row", row), ("shift", shift), ("column", column)):
-            setattr(one, name, index.data_ptr() if index.numel() else None)
+            setattr(one, name, address(index) if index.numel() else None)
             setattr(one, f"{name}_batch", _step(index, 0) if index.numel() else 0)
 
 
@@ -160,7 +160,7 @@ def run_forward(
     out = query.new_empty(*query.shape[:3], value.shape[3])
     lse, rest = query.new_empty(query.shape[:3]), query.new_empty(query.shape[:3])
     not_finite = ctypes.c_int64(0)
-    prepared.call.out, prepared.call.lse, prepared.call.rest = Rows.of(out), lse.data_ptr(), rest.data_ptr()
+    prepared.call.out, prepared.call.lse, prepared.call.rest = Rows.of(out), address(lse), address(rest)
     prepared.call.not_finite = ctypes.pointer(not_finite)
     library.call("attnops_block_attention", prepared.call)
     return out, lse, rest, not not_finite.value
@@ -250,15 +250,15 @@ def block_attention_backward(
     grads.append(query.new_zeros(logits))
     for one, table in zip(call.tables, prepared.tables, strict=False):
         grads.append(torch.zeros(table.shape, dtype=table.dtype))
-        one.grad = grads[-1].data_ptr()
+        one.grad = address(grads[-1])
     for one, slope in zip(call.slopes, prepared.slopes, strict=False):
         grads.append(torch.zeros(slope.shape, dtype=slope.dtype))
-        one.grad = grads[-1].data_ptr()
+        one.grad = address(grads[-1])
     rest = None if rest is None else rest.contiguous()
-    call.out, call.lse, call.rest = Rows.of(out), lse.data_ptr(), None if rest is None else rest.data_ptr()
-    call.grad_out, call.grad_lse = Rows.of(grad_out), None if grad_lse is None else grad_lse.data_ptr()
+    call.out, call.lse, call.rest = Rows.of(out), address(lse), pointer(rest)
+    call.grad_out, call.grad_lse = Rows.of(grad_out), pointer(grad_lse)
     call.grad_query, call.grad_key, call.grad_value = (Rows.of(grad) for grad in grads[:3])
-    call.grad_additive = grads[3].data_ptr() if additive_wanted else None
+    call.grad_additive = address(grads[3]) if additive_wanted else None
     library.call("attnops_block_attention_backward", call)
     return grads
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from attnops.kernels import library
 from attnops.kernels.edge_operator import EdgeOperator
 from attnops.kernels.edge_walk import Walk, gradients, results
-from attnops.kernels.library import Rows, pointer, readable_rows
+from attnops.kernels.library import Rows, address, pointer, readable_rows
 
 WORK, FEWEST = 1 << 18, 128  # numbers read by one task, about, and edges that it takes at least
 SCORES = ("dot", "leaky_relu", "tanh")  # as csrc/interface.h counts them
@@ -73,11 +73,11 @@ def _call(
         query.dtype == torch.float64,
         library.threads(),
         max(FEWEST, WORK // (heads * (dim + value_dim) + 1)),
-        walk.pointer.data_ptr(),
-        walk.source.data_ptr(),
-        walk.target.data_ptr(),
-        walk.source_pointer.data_ptr(),
-        walk.source_order.data_ptr(),
+        address(walk.pointer),
+        address(walk.source),
+        address(walk.target),
+        address(walk.source_pointer),
+        address(walk.source_order),
         Rows.of(query),
         Rows.of(key),
         Rows.of(value),
@@ -88,12 +88,12 @@ def _call(
         walk.slope,
         pointer(a),
         Rows.of(term),
-        walk.term_order.data_ptr(),
+        address(walk.term_order),
         Rows.of(bias),
         walk.dropout,
         pointer(walk.seed),
         Rows.of(out),
-        lse.data_ptr(),
+        address(lse),
         pointer(rest),
         pointer(scores),
     )
@@ -116,7 +116,7 @@ def run_forward(
     a = None if a is None else a.contiguous()
     made = out, lse, weights, scores, rest = results(query, value, walk.source.shape[0], with_weights, learns)
     call = _call(query, key, value, bias, a, term, walk, out, lse, rest, scores if learns or with_weights else None)
-    call.weights = weights.data_ptr() if with_weights else None
+    call.weights = address(weights) if with_weights else None
     library.call("attnops_edge_attention", call)
     return made
 
@@ -151,10 +151,10 @@ def run_backward(
     call.grad_out = Rows.of(grad_out)
     call.delta, call.grad_weights = pointer(delta), pointer(grad_weights)
     call.grad_query, call.grad_key, call.grad_value = (Rows.of(grad) for grad in grads[:3])
-    call.grad_bias = grads[3].data_ptr() if wanted[0] else None
-    call.grad_a = grads[4].data_ptr() if wanted[1] else None
+    call.grad_bias = address(grads[3]) if wanted[0] else None
+    call.grad_a = address(grads[4]) if wanted[1] else None
     call.grad_term = Rows.of(grads[5] if wanted[2] else None)
-    call.shares = shares.data_ptr()
+    call.shares = address(shares)
     library.call("attnops_edge_attention_backward", call)
     return grads
 

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from attnops.checks import has_memory
+
 INTERFACE = 2  # of csrc/interface.h
 # Another build may be named, such as one with sanitizers; or none, by a path where nothing is.
 PATH = Path(os.environ.get("ATTNOPS_LIBRARY") or Path(__file__).with_name("libattnops.so"))
@@ -27,12 +29,23 @@ class Rows(ctypes.Structure):
         if tensor is None:
             return cls(None, 0, 0, 0)
         batch, head, row = tensor.stride()[:3]
-        return cls(tensor.data_ptr(), batch, head, row)
+        return cls(address(tensor), batch, head, row)
+
+
+def address(tensor: Tensor) -> int:
+    """Where a tensor lies.
+
+    Raises:
+        RuntimeError: nowhere: its memory was given back (`untyped_storage().resize_(0)`).
+    """
+    if tensor.numel() > 0 and not has_memory(tensor):
+        raise RuntimeError(f"a tensor of shape {list(tensor.shape)} has no memory: its storage was resized to 0")
+    return tensor.data_ptr()
 
 
 def pointer(tensor: Tensor | None) -> int | None:
     """Where a contiguous tensor lies; None for none."""
-    return None if tensor is None else tensor.data_ptr()
+    return None if tensor is None else address(tensor)
 
 
 def readable_rows(tensor: Tensor) -> Tensor:

@@ -43,12 +43,12 @@ def linear_rows(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         weight.shape[0],
         x.dtype == torch.float64,
         library.threads(),
-        rows.data_ptr(),
-        weight.data_ptr(),
-        None if bias is None else bias.data_ptr(),
+        library.address(rows),
+        library.address(weight),
+        library.pointer(bias),
         rows.stride(0),
         weight.stride(0),
-        y.data_ptr(),
+        library.address(y),
     )
     library.call("attnops_linear_rows", call)
     return y

@@ -43,14 +43,14 @@ def sort_edges(source: Tensor, target: Tensor, num_queries: int, num_keys: int) 
     sizes = (num_queries + 1, edges, edges, edges, edges, num_keys + 1, edges, edges)
     results = [source.new_empty(size, dtype=torch.int64) for size in sizes]
     call = _SortEdges(
-        source.data_ptr(),
-        target.data_ptr(),
+        library.address(source),
+        library.address(target),
         edges,
         num_queries,
         num_keys,
         source.dtype == torch.int32,
         library.threads(),
-        *(result.data_ptr() for result in results),
+        *(library.address(result) for result in results),
     )
     failed = library.load().attnops_sort_edges(ctypes.byref(call))
     if failed == 1:

@@ -27,6 +27,7 @@ from attnops.seq.heads import SentenceEmbedder as SentenceEmbedder
 from attnops.seq.heads import SequenceClassifier as SequenceClassifier
 from attnops.seq.heads import TokenClassifier as TokenClassifier
 from attnops.seq.hf import register_hf as register_hf
+from attnops.seq.linear_attention import LinearAttention as LinearAttention
 from attnops.seq.losses import causal_lm_loss as causal_lm_loss
 from attnops.seq.losses import masked_lm_loss as masked_lm_loss
 from attnops.seq.losses import sequence_loss as sequence_loss

@@ -17,6 +17,8 @@ def beam_search(
     among the `beams` best, the others live on. A row is done when no living beam could overtake those set aside.
     """
     batch, prompt = steps.ids.shape
+    if batch == 0:
+        return steps.ids.new_zeros(0, prompt + max_new_tokens)
     logits = steps.first()
     steps.reorder(torch.arange(batch, device=logits.device).repeat_interleave(beams))  # [B·beams]
     logits = logits.repeat_interleave(beams, 0)

@@ -89,7 +89,14 @@ class Cache:
         self._new = 0
 
     def reorder(self, index: Tensor) -> None:
-        """Row r continues what row `index[r]` held: beams that fork and end; another number of rows is allowed."""
+        """Row r continues what row `index[r]` held: beams that fork and end; another number of rows is allowed.
+
+        Raises:
+            ValueError: a row that the cache does not hold.
+        """
+        for row in index.tolist():
+            if not 0 <= row < (self.batch or 0):
+                raise ValueError(f"index holds {row}; this cache holds {self.batch or 0} rows, counted from 0")
         self.cross = {n: (k.index_select(0, index), v.index_select(0, index)) for n, (k, v) in self.cross.items()}
         self.real = None if self.real is None else self.real.index_select(0, index)
         self.batch = len(index)

@@ -184,6 +184,12 @@ class TransformerConfig:
         if self.norm_eps < 0:
             raise ValueError(f"norm_eps is {self.norm_eps}; it must be 0 or more")
         require_count(learned_offset=self.learned_offset, token_types=self.token_types)
+        if self.rotary_dim is not None:
+            require_positive(rotary_dim=self.rotary_dim)
+            if self.rotary_dim % 2 or self.rotary_dim > self.head_dim:  # type: ignore[operator]
+                raise ValueError(
+                    f"rotary_dim is {self.rotary_dim}; it must be even, and at most head_dim = {self.head_dim}"
+                )
         if self.encoder_layers is not None:
             require_positive(encoder_layers=self.encoder_layers)
         if self.alibi_slopes is not None:

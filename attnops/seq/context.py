@@ -150,6 +150,8 @@ def read_context(
         ValueError: a mask or segments of another shape, both a cache and segments, a cache of another batch size.
     """
     check_ids("ids", ids)
+    if cache is not None and not hasattr(cache, "begin"):
+        raise TypeError(f"cache is {type(cache).__name__}; it must be a Cache (KVCache, RollingCache, PagedCache)")
     batch, count = ids.shape
     real = read_mask(attention_mask, batch, count, cache.length if cache is not None else 0)
     if segments is not None:

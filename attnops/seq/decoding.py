@@ -87,8 +87,8 @@ def generate(
     for name, value in (("top_k", top_k), ("top_p", top_p), ("seed", seed)):
         if value is not None:
             raise ValueError(f"{name} is {value} with num_beams={num_beams}; beams do not sample, so it must be None")
-    ends = _end_ids(eos_id)
     steps = Steps(model, ids, max_new_tokens, attention_mask, cache, start_id, rows=num_beams)
+    ends = _end_ids(eos_id, model)
     pad = _pad(pad_id, ends, model.config.vocab_size)
     with Evaluating(model), torch.no_grad():
         return beam_search(steps, max_new_tokens, num_beams, ends, pad, length_penalty)
@@ -121,8 +121,8 @@ def stream(
     """
     require_positive(max_new_tokens=max_new_tokens)
     _check_draws(temperature, top_k, top_p, seed)
-    ends = _end_ids(eos_id)
     steps = Steps(model, ids, max_new_tokens, attention_mask, cache, start_id)
+    ends = _end_ids(eos_id, model)
     pad = _pad(pad_id, ends, model.config.vocab_size)
     ended = torch.zeros(ids.shape[0], dtype=torch.bool, device=ids.device)
     draws = None if seed is None else torch.Generator(ids.device).manual_seed(seed)
@@ -179,15 +179,14 @@ def _check_draws(temperature: float, top_k: int | None, top_p: float | None, see
         raise ValueError(f"seed is {seed}; it must be from -2^63 to 2^64 - 1")
 
 
-def _end_ids(eos_id: int | Sequence[int] | None) -> list[int]:
+def _end_ids(eos_id: int | Sequence[int] | None, model: Decoder | EncoderDecoder) -> list[int]:
     if eos_id is None:
         return []
     if not isinstance(eos_id, int | Sequence) or isinstance(eos_id, str):
         raise TypeError(f"eos_id is {type(eos_id).__name__}; it must be an id or a list of ids")
     ends = [eos_id] if isinstance(eos_id, int) else list(eos_id)
     for end in ends:
-        if isinstance(end, bool) or not isinstance(end, int) or not 0 <= end < 2**63:
-            raise ValueError(f"eos_id holds {end!r}; an id must be an integer of 0 or more (and below 2^63)")
+        require_index(model.config.vocab_size, eos_id=end)
     return ends
 
 

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.modules import module as torch_modules
 
+from attnops.checks import has_memory
 from attnops.coords import is_traced, is_transformed
 from attnops.kernels import library
 from attnops.kernels.linear_rows import linear_rows
@@ -35,7 +36,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def _suits_kernel(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether the kernel may run and is the quicker way; it reads the memory that it is told of, unasked."""
-    if torch.is_grad_enabled() or is_traced() or library.unavailable() is not None:
+    if torch.is_grad_enabled() or type(x) is not Tensor or weight.numel() < FEWEST_WEIGHTS:
+        return False  # nearly always, and at once
+    if is_traced() or library.unavailable() is not None:
         return False
     given = (x, weight) if bias is None else (x, weight, bias)
     return all(_is_plain(each, x.dtype) for each in given) and not _is_watched() and _fits(x, weight, bias)
@@ -48,7 +51,7 @@ def _is_plain(tensor: Tensor, dtype: torch.dtype) -> bool:
         and torch._C._dispatch_keys(tensor).raw_repr() in _PLAIN_KEYS
         and tensor.dtype == dtype
         and dtype in (torch.float32, torch.float64)
-        and tensor.data_ptr() != 0  # its memory was given back
+        and has_memory(tensor)
     )
 
 
@@ -58,10 +61,9 @@ def _is_watched() -> bool:
 
 
 def _fits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
-    """Whether the shapes are right, the rows few and the weights many."""
+    """Whether the shapes are right, and the rows few."""
     return (
         weight.ndim == 2
-        and weight.numel() >= FEWEST_WEIGHTS
         and weight.stride(1) == 1
         and x.ndim > 0
         and x.shape[-1] == weight.shape[1]

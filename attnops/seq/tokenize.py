@@ -36,7 +36,8 @@ class Tokenizer:
     that came by `of` reads text as it always did).
 
     Attributes:
-        vocab_size: V. pad_id, unk_id, bos_id, eos_id, mask_id: None where the vocabulary has no such token.
+        vocab_size: V, one more than the largest id.
+        pad_id, unk_id, bos_id, eos_id, mask_id: None where the vocabulary has no such token.
 
     Example:
         >>> from attnops.seq import Tokenizer
@@ -52,7 +53,7 @@ class Tokenizer:
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self.backend: Any = backend
-        self.vocab_size: int = backend.get_vocab_size(with_added_tokens=True)
+        self.vocab_size: int = 1 + max(backend.get_vocab(with_added_tokens=True).values(), default=-1)
         self.pad_id, self.unk_id, self.bos_id, self.eos_id, self.mask_id = (
             next((i for i in map(backend.token_to_id, names) if i is not None), None) for names in _NAMES.values()
         )
@@ -227,7 +228,7 @@ class HFTokenizer(Tokenizer):
 
     def __init__(self, backend: Any) -> None:
         self.backend = backend
-        self.vocab_size = len(backend)
+        self.vocab_size = 1 + max(backend.get_vocab().values(), default=-1)
         self.pad_id, self.unk_id = backend.pad_token_id, backend.unk_token_id
         self.bos_id = backend.bos_token_id if backend.bos_token_id is not None else backend.cls_token_id
         self.eos_id = backend.eos_token_id if backend.eos_token_id is not None else backend.sep_token_id

@@ -30,10 +30,21 @@ def edges(**data: torch.Tensor) -> Edges:
     return Edges(LIST, 3, 5, **data)
 
 
+def freed(which: int, **arguments: Any) -> Any:
+    """A call with vectors of which one's memory was given back, twice: the second may take a shorter way."""
+    tensors = [vectors(3, 4, 5, 8)[1:] for _ in range(3)]
+    attnops.attend(*tensors, **arguments)
+    tensors[which].untyped_storage().resize_(0)
+    return attnops.attend(*tensors, **arguments)
+
+
 # name: what is called, the exception, what its message must hold
 BAD: dict[str, tuple[Callable[[], Any], type[Exception], list[str]]] = {
     "query no tensor": (lambda: run([1.0]), TypeError, ["query", "list", "tensor"]),
     "key no tensor": (lambda: attnops.attend(Q, None, K), TypeError, ["key", "NoneType", "tensor"]),
+    "query freed": (lambda: freed(0), ValueError, ["query", "no memory", "hold"]),
+    "key freed": (lambda: freed(1, pattern=attnops.Causal()), ValueError, ["key", "no memory"]),
+    "value freed": (lambda: freed(2, pattern=Edges(LIST, 5, 5)), ValueError, ["value", "no memory"]),
     "two axes": (lambda: run(vectors(3, 8)), ValueError, ["query", "[3, 8]", "[*B, H, N, D]"]),
     "integers": (lambda: run(Q.long()), TypeError, ["query", "int64", "floating"]),
     "complex": (lambda: run(Q.to(torch.complex64)), TypeError, ["query", "complex64"]),

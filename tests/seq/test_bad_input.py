@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from attnops.seq import (
+    Cache,
     Decoder,
     Encoder,
     EncoderDecoder,
@@ -46,6 +47,8 @@ IDS, LOGITS = torch.tensor([[1, 2, 3]]), torch.zeros(1, 3, 20)
         ({"qkv_clip": "a"}, "qkv_clip is 'a'; it must be a real number"),
         ({"embedding_scale": float("nan")}, "embedding_scale is nan; it must be finite"),
         ({"logit_scale": "a"}, "logit_scale is 'a'; it must be a real number"),
+        ({"rotary_dim": 32}, "rotary_dim is 32; it must be even, and at most head_dim = 8"),
+        ({"rotary_dim": 3}, "rotary_dim is 3; it must be even"),
         ({"norm_eps": -1.0}, r"norm_eps is -1\.0; it must be 0 or more"),
         ({"learned_offset": -5}, "learned_offset is -5; it must be an integer of 0 or more"),
         ({"token_types": "a"}, "token_types is 'a'; it must be an integer of 0 or more"),
@@ -82,6 +85,13 @@ ENCODER = Encoder(TransformerConfig(**SIZES))
 DECODER = Decoder(TransformerConfig(**SIZES)).eval()
 
 
+def filled(cache: Cache) -> Cache:
+    """Two rows of three tokens."""
+    with torch.no_grad():
+        DECODER(torch.tensor([[1, 2, 3], [4, 5, 6]]), cache=cache)
+    return cache
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
@@ -101,6 +111,9 @@ DECODER = Decoder(TransformerConfig(**SIZES)).eval()
         (lambda: mask_tokens(IDS, 3.5, 20), r"mask_id is 3\.5; it must be an integer"),
         (lambda: mask_tokens(IDS, 20, 20), "mask_id is 20; it must be from 0 to 19"),
         (lambda: mask_tokens(IDS + 30, 3, 20), "ids holds 33; an id must lie in 0 … 19"),
+        (lambda: DECODER(IDS, cache="full"), "cache is str; it must be a Cache"),
+        (lambda: filled(KVCache()).reorder(torch.tensor([5])), "index holds 5; this cache holds 2 rows"),
+        (lambda: filled(RollingCache(4)).reorder(torch.tensor([-1])), "index holds -1; this cache holds 2 rows"),
         (lambda: perplexity(DECODER, [1, 2]), "ids is list; it must be an integer tensor"),
         (lambda: perplexity(ENCODER, IDS), "model is Encoder; it must be a Decoder"),
         (lambda: perplexity(DECODER, IDS[:0]), "ids has no rows"),
@@ -152,7 +165,8 @@ BOTH = EncoderDecoder(TransformerConfig(**SIZES)).eval()
         ({"eos_id": torch.tensor(3)}, "eos_id is Tensor; it must be an id or a list of ids"),
         ({"eos_id": 1.5}, "eos_id is float; it must be an id or a list of ids"),
         ({"eos_id": "3"}, "eos_id is str; it must be an id or a list of ids"),
-        ({"eos_id": 2**70}, "eos_id holds 1180591620717411303424; an id must be"),
+        ({"eos_id": 2**70}, "eos_id is 1180591620717411303424; it must be from 0 to 19"),
+        ({"eos_id": [3, 20], "num_beams": 2}, "eos_id is 20; it must be from 0 to 19"),
         ({"pad_id": "a"}, "pad_id is 'a'; it must be an integer"),
         ({"pad_id": 1.5}, r"pad_id is 1\.5; it must be an integer"),
         ({"pad_id": True}, "pad_id is True; it must be an integer"),
@@ -207,3 +221,8 @@ def test_the_smallest_temperature_and_share_take_the_likeliest() -> None:
     likeliest = generate(DECODER, IDS, 5)
     assert torch.equal(generate(DECODER, IDS, 5, temperature=1.2e-38, seed=0), likeliest)
     assert torch.equal(generate(DECODER, IDS, 5, temperature=1.0, top_p=1e-300, seed=0), likeliest)
+
+
+def test_no_rows_are_written_as_beams_too() -> None:
+    ids = torch.zeros(0, 3, dtype=torch.long)
+    assert generate(DECODER, ids, 2, num_beams=3).shape == generate(DECODER, ids, 2).shape == (0, 5)

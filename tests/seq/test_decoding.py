@@ -214,7 +214,7 @@ def test_one_error_names_what_was_wrong() -> None:
         (lambda: generate(model, ids, 3, top_p=1.5), "top_p is 1.5"),
         (lambda: generate(model, ids, 3, num_beams=0), "num_beams is 0"),
         (lambda: generate(model, ids, 3, num_beams=2, temperature=1.0), "temperature is 1.0 with num_beams=2"),
-        (lambda: generate(model, ids, 3, eos_id=-1), "eos_id holds -1"),
+        (lambda: generate(model, ids, 3, eos_id=-1), "eos_id is -1"),
         (lambda: generate(model, ids, 3, cache="ring"), "cache is 'ring'"),
         (lambda: generate(model, ids, 3, cache=used), "cache holds 4 tokens"),
         (lambda: generate(model, ids[:, :0], 3), "ids has no tokens"),
@@ -227,7 +227,7 @@ def test_one_error_names_what_was_wrong() -> None:
         (lambda: generate(model, ids, 3, start_id=1), "start_id is 1"),
         (lambda: generate(both, ids, 3), "start_id is None"),
         (lambda: generate(torch.nn.Linear(1, 1), ids, 3), "model is Linear"),  # type: ignore[arg-type]
-        (lambda: list(stream(model, ids, 3, eos_id=[1, True])), "eos_id holds True"),
+        (lambda: list(stream(model, ids, 3, eos_id=[1, True])), "eos_id is True"),
     ]:
         with pytest.raises((ValueError, TypeError), match=message):
             wrong()

@@ -334,6 +334,10 @@ def test_shards_that_are_missing_or_elsewhere_are_named(tmp_path: Path) -> None:
     index.write_text(json.dumps({"weight_map": {"model.norm.weight": "../secret.safetensors"}}))
     with pytest.raises(ValueError, match=r"names the file '\.\./secret\.safetensors'"):
         from_pretrained(tmp_path)
+    for odd in (["a"], {"model.norm.weight": 3}):
+        index.write_text(json.dumps({"weight_map": odd}))
+        with pytest.raises(ValueError, match="weight_map must give each weight the name of its file"):
+            from_pretrained(tmp_path)
 
 
 def test_weights_that_do_not_fit_are_named(tmp_path: Path) -> None:

@@ -138,3 +138,12 @@ def test_berts_word_pieces(tmp_path: Path) -> None:
 def test_bad_input_is_named(run: Any, words: str) -> None:
     with pytest.raises((ValueError, TypeError), match=words):
         run()
+
+
+def test_a_vocabulary_with_a_gap() -> None:
+    """The largest id decides how many rows a table of tokens needs."""
+    import tokenizers
+
+    backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0, "<unk>": 1, "b": 7}, unk_token="<unk>"))
+    tokenizer = Tokenizer(backend)
+    assert tokenizer.vocab_size == 8 and tokenizer.encode("b") == [7] and tokenizer.decode([7]) == "b"

@@ -48,7 +48,10 @@ def require_known(kind: object, known: Iterable[str]) -> None:
 def _read_weights(folder: Path) -> dict[str, Tensor]:
     index = folder / "model.safetensors.index.json"
     if index.exists():
-        files = sorted(set(_read_json(index).get("weight_map", {}).values()))
+        names = _read_json(index).get("weight_map", {})
+        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+            raise ValueError(f"{index}: weight_map must give each weight the name of its file")
+        files = sorted(set(names.values()))
     elif (folder / "model.safetensors").exists():
         files = ["model.safetensors"]
     else:
