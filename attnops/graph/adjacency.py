@@ -128,8 +128,10 @@ def read_matrix(matrix: Any) -> tuple[Tensor, Tensor, Tensor | None]:
         row, column, value = matrix.coo()
         return row, column, value
     if matrix.layout == torch.sparse_coo:
+        if matrix.requires_grad and not matrix.is_coalesced():
+            raise ValueError("edge_index asks for a gradient of its values, but is not coalesced; call its coalesce()")
         row, column = matrix._indices().detach()
-        return row, column, matrix._values()
+        return row, column, matrix.values() if matrix.is_coalesced() else matrix._values()
     if matrix.layout == torch.sparse_csr:
         return _expand(matrix.crow_indices()), matrix.col_indices().detach(), matrix.values()
     if matrix.layout == torch.sparse_csc:

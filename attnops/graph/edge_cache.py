@@ -86,17 +86,31 @@ class _Together(NamedTuple):
         )
 
 
+class _Lists(list[_Together]):
+    """What was made from one tensor and several others; a list that can be referred to weakly."""
+
+    def prune(self) -> None:
+        self[:] = [each for each in self if all(ref() is not None for ref in each.others)]
+
+
 def keep_together(tensors: Sequence[Any], name: Hashable, make: Callable[[], Made]) -> Made:
-    """As `keep`, of several tensors at once: released with the first of them, made anew where any was edited."""
+    """As `keep`, of several tensors at once: released with any of them, made anew where any was edited."""
     if not tensors or not all(keeps(tensor) for tensor in tensors):
         return make()
     first, *others = tensors
-    lists: list[_Together] = keep(first, (name, "together"), list)
+    lists = keep(first, (name, "together"), _Lists)
     found = next((each for each in lists if each.from_these(others)), None)
     if found is None:
         with torch.inference_mode(False):
             made = make()
-        found = _Together([weakref.ref(tensor) for tensor in others], [_state(tensor) for tensor in others], made)
+        held = weakref.ref(lists)
+
+        def release(_: object) -> None:
+            if (kept := held()) is not None:
+                kept.prune()
+
+        references = [weakref.ref(tensor, release) for tensor in others]
+        found = _Together(references, [_state(tensor) for tensor in others], made)
         lists[:] = [found, *lists[: ALTERNATIVES - 1]]
     return cast(Made, found.made)
 

@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnops.graph import GATConv, GATv2Conv, TransformerConv, edge_cache, self_loops
+from attnops.graph import GATConv, GATv2Conv, HGTConv, TransformerConv, edge_cache, self_loops
 from attnops.patterns import edges as edges_module
 
 LAYERS = [GATConv, GATv2Conv, TransformerConv]
@@ -212,3 +212,18 @@ def test_other_data_in_the_same_tensor_are_noticed() -> None:
     layer(x, edge_index)
     edge_index.data = torch.tensor([[4, 3], [0, 1]])
     torch.testing.assert_close(layer(x, edge_index), layer(x, edge_index.clone()))
+
+
+@pytest.mark.parametrize("dropped", [0, 1])
+def test_joined_relations_are_released_with_any_of_their_tensors(dropped: int) -> None:
+    cites, writes = ("paper", "cites", "paper"), ("author", "writes", "paper")
+    layer = HGTConv(4, 8, (["author", "paper"], [cites, writes]), heads=2)
+    x = {"author": torch.randn(5, 4), "paper": torch.randn(6, 4)}
+    edges = [torch.randint(0, 5, (2, 9)) for _ in range(2)]
+    edge_cache.forget()
+    layer(x, dict(zip((cites, writes), edges, strict=True)))
+    lists = [made for kept in edge_cache._kept.values() for made in kept.made.values() if isinstance(made, list)]
+    assert [len(each) for each in lists] == [1]
+    held = weakref.ref(lists[0][0].made.edges)
+    del edges[dropped], lists
+    assert held() is None

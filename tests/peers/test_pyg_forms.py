@@ -202,3 +202,30 @@ def test_in_a_model_of_theirs() -> None:
     x_dict, edges = {"a": torch.randn(5, 4), "b": torch.randn(6, 7)}, {to: EDGES, fro: EDGES}
     found, expected = ours(x_dict, edges), theirs(x_dict, edges)
     torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("make", [to_torch_coo_tensor, to_torch_csr_tensor])
+def test_gradients_reach_the_values_of_a_matrix(name: str, make: Any) -> None:
+    """What an edge encoder gave is learned through a sparse adjacency too."""
+    torch.manual_seed(0)
+    options = {} if name == "TransformerConv" else {"add_self_loops": False}
+    theirs = getattr(pyg, name)(4, 3, edge_dim=2, **options).double()
+    ours = getattr(attnops.graph, name)(4, 3, edge_dim=2, **options).double()
+    ours.load_state_dict(theirs.state_dict())
+    index, x = torch.tensor([[0, 1, 2, 0], [1, 2, 0, 2]]), torch.randn(3, 4, dtype=torch.float64)
+    grads = []
+    for layer in (theirs, ours):
+        attr = torch.arange(8.0, dtype=torch.float64).view(4, 2).requires_grad_()
+        matrix = make(index.flip(0), attr, size=(3, 3))
+        layer(x, matrix).square().sum().backward()
+        grads.append(attr.grad)
+    assert grads[1] is not None
+    torch.testing.assert_close(grads[1], grads[0], rtol=1e-9, atol=1e-10)
+
+
+def test_a_matrix_that_is_not_coalesced_and_asks_for_a_gradient_is_refused() -> None:
+    values = torch.ones(2, 2, requires_grad=True)
+    matrix = torch.sparse_coo_tensor(torch.tensor([[0, 0], [1, 1]]), values, (3, 3, 2))
+    with pytest.raises(ValueError, match="not coalesced"):
+        attnops.graph.GATConv(4, 3, edge_dim=2, add_self_loops=False)(torch.randn(3, 4), matrix)
