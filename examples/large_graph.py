@@ -152,7 +152,7 @@ def give_back_freed_memory() -> None:
 def main(arguments: list[str] | None = None) -> dict[str, float]:
     """Run from the command line; the figures are returned. The exit code is 1 where the budget was exceeded."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--edges", type=int, default=1_000_000)
+    parser.add_argument("--edges", type=int, default=10_000_000)
     parser.add_argument("--nodes", type=int, default=None, help="a hundredth of the edges, if not given")
     parser.add_argument("--chunks", type=int, default=8, choices=[1, 2, 4, 8, 16, 32, 64])
     parser.add_argument("--steps", type=int, default=5, help="full-batch steps of training")
