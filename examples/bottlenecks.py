@@ -118,7 +118,7 @@ def main(arguments: list[str] | None = None) -> None:
         by_heads = bandwidth(held)
         for name, cells in by_heads.items():
             print(f"| {name} | " + " | ".join(f"{ms:.2f} ({rate:.1f})" for ms, rate in cells) + " |")
-        tokens, vocabulary = [1, 8, 32], 4096 if small else 49152
+        tokens, vocabulary = [1, 8, 16], 4096 if small else 49152
         print(f"\nweights: a linear layer from 576 to {vocabulary}, milliseconds (gigabytes read a second)\n")
         print("| tokens | " + " | ".join(map(str, tokens)) + " |\n| --- |" + " --: |" * len(tokens))
         by_layer = weights(tokens, vocabulary)

@@ -12,14 +12,15 @@ from attnops.coords import is_traced, is_transformed
 from attnops.kernels import library
 from attnops.kernels.linear_rows import linear_rows
 
-MOST_ROWS = 32  # beyond, torch's product is as quick
+MOST_ROWS = 16  # beyond, torch's product is about as quick
 FEWEST_WEIGHTS = 1 << 16  # below, the call costs more than the product
+NARROWEST = 128  # below, a row of weights is too short to stream
 
 
 def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """`layer(x)`; a step of decoding reads the weights of an `nn.Linear` as quickly as memory gives them.
 
-    Up to 32 rows of float32 or float64 that ask for no gradient, on a CPU, are multiplied by a compiled kernel, which
+    Up to 16 rows of float32 or float64 that ask for no gradient, on a CPU, are multiplied by a compiled kernel, which
     gives a row the same bits whichever rows stand beside it. The layers stay torch's own, so that what knows
     `nn.Linear` (quantisation, adapters, hooks, `parallelize_module`) finds them; one that was changed or replaced is
     called as it is.
@@ -64,6 +65,7 @@ def _fits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     """Whether the shapes are right, and the rows few."""
     return (
         weight.ndim == 2
+        and weight.shape[1] >= NARROWEST
         and weight.stride(1) == 1
         and x.ndim > 0
         and x.shape[-1] == weight.shape[1]

@@ -43,7 +43,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
 
 @needs_library
 @pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("shape", [(300,), (1, 300), (8, 1, 300), (2, 16, 300)])
+@pytest.mark.parametrize("shape", [(300,), (1, 300), (8, 1, 300), (2, 8, 300)])
 def test_few_rows_meet_the_kernel(shape: tuple[int, ...], bias: bool, calls: list[tuple[int, ...]]) -> None:
     layer, x = nn.Linear(300, 256, bias), torch.randn(shape)
     with torch.no_grad():
@@ -112,7 +112,8 @@ WATCHED: dict[str, Callable[[nn.Linear, Tensor], Tensor]] = {
     "compile": compiled,
     "functional": functional,
     "halves": lambda layer, x: apply_linear(layer.bfloat16(), x.bfloat16()),
-    "many rows": lambda layer, x: apply_linear(layer, x.expand(33, 300)),
+    "many rows": lambda layer, x: apply_linear(layer, x.expand(17, 300)),
+    "narrow weights": lambda layer, x: linear(x[:, :100], layer.weight[:, :100].contiguous(), layer.bias),
     "negated view": lambda layer, x: apply_linear(layer, torch._neg_view(x)),
     "transposed weight": of_a_transposed_weight,
     "sparse weight": lambda layer, x: linear(x, layer.weight.detach().to_sparse_csr(), None) + layer.bias,
@@ -128,7 +129,8 @@ def test_all_else_is_torch(how: str, calls: list[tuple[int, ...]]) -> None:
         out = WATCHED[how](layer, x)
     assert not calls
     met = {"negated view": -x, "nothing but zeros": 0 * x}.get(how, x)
-    right = F.linear(met, layer.weight.float(), layer.bias.float())
+    width = 100 if how == "narrow weights" else 300
+    right = F.linear(met[:, :width], layer.weight.float()[:, :width], layer.bias.float())
     near = 0.05 if how in ("halves", "autocast") else 1e-5
     torch.testing.assert_close(
         out.detach().as_subclass(Tensor).float(), right.detach().expand(len(out), -1), rtol=near, atol=near
