@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import cache
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -20,14 +22,15 @@ NARROWEST = 128  # below, a row of weights is too short to stream
 def apply_linear(layer: nn.Module, x: Tensor) -> Tensor:
     """`layer(x)`; a step of decoding reads the weights of an `nn.Linear` as quickly as memory gives them.
 
-    Up to 16 rows of float32 or float64 that ask for no gradient, on a CPU, are multiplied by a compiled kernel, which
+    Under `torch.no_grad`, up to 16 rows of float32 or float64 on a CPU are multiplied by a compiled kernel, which
     gives a row the same bits whichever rows stand beside it. The layers stay torch's own, so that what knows
     `nn.Linear` (quantisation, adapters, hooks, `parallelize_module`) finds them; one that was changed or replaced is
     called as it is.
     """
-    if type(layer) is nn.Linear and _suits_kernel(x, layer.weight, layer.bias) and not _is_changed(layer):
-        return linear_rows(x, layer.weight, layer.bias)
-    return layer(x)  # type: ignore[no-any-return]
+    asks_torch = torch.is_grad_enabled() or type(x) is not Tensor or type(layer) is not nn.Linear or _is_changed(layer)
+    if asks_torch or not _suits_kernel(x, layer.weight, layer.bias):  # type: ignore[arg-type]
+        return layer(x)  # type: ignore[no-any-return]
+    return linear_rows(x, layer.weight, layer.bias)  # type: ignore[arg-type]
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -49,7 +52,7 @@ def _is_plain(tensor: Tensor, dtype: torch.dtype) -> bool:
     """Whether it is numbers in memory and nothing else: no subclass, no lazy, sparse, nested or negated view."""
     return (
         type(tensor) in (Tensor, nn.Parameter)
-        and torch._C._dispatch_keys(tensor).raw_repr() in _PLAIN_KEYS
+        and torch._C._dispatch_keys(tensor).raw_repr() in _plain_keys()
         and tensor.dtype == dtype
         and dtype in (torch.float32, torch.float64)
         and has_memory(tensor)
@@ -74,7 +77,7 @@ def _fits(x: Tensor, weight: Tensor, bias: Tensor | None) -> bool:
     )
 
 
-def _is_changed(layer: nn.Linear) -> bool:
+def _is_changed(layer: nn.Module) -> bool:
     """Whether calling it does more than its product: hooks, or a forward of its own."""
     hooks = (
         layer._forward_hooks,
@@ -85,11 +88,11 @@ def _is_changed(layer: nn.Linear) -> bool:
     return any(hooks) or "forward" in vars(layer)
 
 
-def _plain_keys() -> set[int]:
-    """How torch dispatches a plain tensor of the CPU, outside of inference mode and inside."""
-    with torch.inference_mode():
-        inner = torch.empty(0, device="cpu")
-    return {torch._C._dispatch_keys(each).raw_repr() for each in (torch.empty(0, device="cpu"), inner)}
-
-
-_PLAIN_KEYS = _plain_keys()
+@cache
+def _plain_keys() -> frozenset[int]:
+    """How torch dispatches a plain tensor of the CPU, made in inference mode and out of it."""
+    keys = []
+    for inside in (False, True):
+        with torch.inference_mode(inside):
+            keys.append(torch._C._dispatch_keys(torch.empty(0, device="cpu")).raw_repr())
+    return frozenset(keys)

@@ -199,10 +199,22 @@ def test_quantisation_finds_the_layers(calls: list[tuple[int, ...]]) -> None:
         torch.testing.assert_close(small(ids), model(ids), rtol=0.2, atol=0.05)
 
 
-def test_symbolic_tracing_keeps_the_layers_whole() -> None:
-    with torch.no_grad():
+@pytest.mark.parametrize("learns", [False, True])
+def test_symbolic_tracing_keeps_the_layers_whole(learns: bool) -> None:
+    with torch.set_grad_enabled(learns):
         graph = torch.fx.symbolic_trace(FeedForward(256, 300, "gelu")).graph
     assert [node.target for node in graph.nodes if node.op == "call_module"] == ["up", "down"]
+    assert not [node for node in graph.nodes if node.op == "get_attr"]
+
+
+def test_a_layer_whose_weight_lies_elsewhere() -> None:
+    layer, x = nn.Linear(300, 256, bias=False), torch.randn(2, 300)
+    held, out = layer.weight.data, layer(x).detach()
+    del layer.weight
+    layer.forward = lambda x: F.linear(x, held)  # type: ignore[method-assign,assignment]
+    for learns in (False, True):
+        with torch.set_grad_enabled(learns):
+            assert torch.equal(apply_linear(layer, x), out)
 
 
 @pytest.mark.parametrize(

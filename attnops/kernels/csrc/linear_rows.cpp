@@ -12,7 +12,8 @@ namespace {
 
 constexpr int SUMS = ATTNOPS_VECTOR_BYTES == 64 ? 16 : 8;  // as many as registers hold beside what is read
 constexpr int MOST_ROWS = 8;
-constexpr std::int64_t TASK = 1 << 15;  // numbers of the weight that are worth a thread's while
+constexpr std::int64_t TASK = 1 << 15;  // numbers of the weight that are worth a task
+constexpr std::int64_t SHARED = 1 << 19;  // products that are worth a second thread
 
 template <typename T>
 struct LinearOf {
@@ -23,7 +24,8 @@ struct LinearOf {
     int run() const {
         const std::int64_t rows = std::max<std::int64_t>(1, TASK / std::max<std::int64_t>(1, call.in));
         const std::int64_t size = std::max(rows, (call.out / (4 * call.threads) + 7) / 8 * 8);
-        parallel((call.out + size - 1) / size, call.threads, [&](std::int64_t task) {
+        const int threads = call.rows * call.in * call.out < SHARED ? 1 : call.threads;
+        parallel((call.out + size - 1) / size, threads, [&](std::int64_t task) {
             const std::int64_t end = std::min(call.out, (task + 1) * size);
             std::int64_t column = task * size;
             for (; column + 8 <= end; column += 8) columns<8>(column);
