@@ -11,6 +11,7 @@ from its last save and meets the very losses that it would have met.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import os
 import time
 from dataclasses import dataclass, field
@@ -130,8 +131,9 @@ def main(arguments: list[str] | None = None) -> Run:
     model = Decoder(
         TransformerConfig(tokenizer.vocab_size, options.dim, options.layers, heads=4, max_length=1024, dropout=0.1)
     )
+    digest = hashlib.sha256(text.encode()).hexdigest()[:16]
     same = {name: getattr(options, name) for name in ("seed", "dim", "layers", "length", "rows")}
-    run = Run(model, torch.optim.AdamW(model.parameters(), lr=1e-3), {**same, "characters": len(text)})
+    run = Run(model, torch.optim.AdamW(model.parameters(), lr=1e-3), {**same, "text_digest": digest})
     if options.out.exists():
         run.load(options.out)
         print(f"going on from step {len(run.losses)} of {options.out}")

@@ -372,7 +372,7 @@ def test_laws_are_values() -> None:
         (lambda: RotaryScaling.dynamic_ntk(2, 0), "original_length is 0"),
         (lambda: RotaryScaling.yarn(2, 64, 1, 32), "beta_fast is 1; it must be at least beta_slow, 32"),
         (lambda: RotaryScaling.yarn(2, 64, attention_factor=0), "attention_factor is 0"),
-        (lambda: RotaryScaling.llama3(2, 64, 4, 1), "high_freq_factor is 1; it must exceed low_freq_factor, 4"),
+        (lambda: RotaryScaling.llama3(2, 64, 4, 1), "high_freq_factor is 1; it must be low_freq_factor, 4, or more"),
         (lambda: RotaryScaling.longrope([1], [1, 2], 8), "short_factor and long_factor have 1 and 2 numbers"),
         (lambda: RotaryScaling.longrope([0.0], [1], 8), "short_factor is 0.0"),
         (lambda: RotaryScaling.longrope([1], [1], 1, factor=2), "original_length is 1; it must exceed 1"),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -48,6 +48,10 @@ class RotaryScaling:
     def magnitude(self) -> float:
         """What cos and sin are multiplied by."""
         return 1.0
+
+    def without_magnitude(self) -> RotaryScaling:
+        """The same angles, with cos and sin as they are."""
+        return self if self.magnitude == 1 else replace(self, attention_factor=1.0)  # type: ignore[call-arg]
 
     @property
     def depends_on_length(self) -> bool:
@@ -255,9 +259,10 @@ class Llama3(RotaryScaling):
             low_freq_factor=self.low_freq_factor,
             high_freq_factor=self.high_freq_factor,
         )
-        if self.high_freq_factor <= self.low_freq_factor:
+        if self.high_freq_factor < self.low_freq_factor:
             raise ValueError(
-                f"high_freq_factor is {self.high_freq_factor}; it must exceed low_freq_factor, {self.low_freq_factor}"
+                f"high_freq_factor is {self.high_freq_factor}; it must be low_freq_factor, {self.low_freq_factor}, "
+                "or more"
             )
 
     def rows(self, dim: int, base: float) -> tuple[Row, ...]:
@@ -265,8 +270,10 @@ class Llama3(RotaryScaling):
 
     def _scaled(self, theta: float) -> float:
         turns = self.original_length * theta / (2 * math.pi)
-        smooth = (turns - self.low_freq_factor) / (self.high_freq_factor - self.low_freq_factor)
-        smooth = min(max(smooth, 0.0), 1.0)
+        width = self.high_freq_factor - self.low_freq_factor
+        if width == 0:  # no waves between long and short (Llama 4 Scout)
+            return theta if turns >= self.high_freq_factor else theta / self.factor
+        smooth = min(max((turns - self.low_freq_factor) / width, 0.0), 1.0)
         return (1 - smooth) * theta / self.factor + smooth * theta
 
 

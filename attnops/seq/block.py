@@ -46,6 +46,8 @@ class Block(nn.Module):
         def norm() -> nn.Module:
             return make_norm(config.norm, config.dim, config.norm_eps, config.norm_bias)
 
+        if cross is not None and config.norm_position == "parallel":
+            raise ValueError("norm_position is 'parallel' with cross-attention; it must be 'pre', 'post' or 'both'")
         twice = config.norm_position == "both"
         self.norm_position = config.norm_position
         self.attention_norm = norm()
@@ -141,7 +143,7 @@ def make_attention(config: TransformerConfig, layer: int, causal: bool) -> nn.Mo
 
 
 def make_cross_attention(config: TransformerConfig, layer: int) -> CrossAttention:
-    """Attention to an encoder's output, without positions."""
+    """Attention to an encoder's output; positions, norms of heads, sinks and clips are self-attention's alone."""
     return CrossAttention(
         config.dim,
         config.heads,

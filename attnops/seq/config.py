@@ -232,7 +232,10 @@ class TransformerConfig:
     def rotary(self, layer: int, dim: int | None = None) -> Rotary:
         """The rotation of a layer's queries and keys, of `dim` channels where that is not the config's own."""
         width = dim or self.rotary_dim or self.head_dim or self.dim // self.heads
-        return Rotary(width, self.at("rotary_base", layer), self.at("rotary_scaling", layer), self.rotary_interleaved)
+        scaling = self.at("rotary_scaling", layer)
+        if self.at("qk_norm", layer) == "unit" and scaling is not None:  # it takes away what a magnitude gives
+            scaling = scaling.without_magnitude()
+        return Rotary(width, self.at("rotary_base", layer), scaling, self.rotary_interleaved)
 
     def has_position(self, scheme: str) -> bool:
         """Whether some layer takes its positions from `scheme`."""

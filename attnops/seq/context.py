@@ -99,8 +99,8 @@ class Context:
                 return kept
         if self.cache is not None and pattern is not None:
             _require_positions(pattern)
-        if self.real is not None and pattern is not None:
-            _require_text_first(pattern, self.real)
+        if pattern is not None and any(isinstance(leaf, GlobalTokens) for leaf in pattern.leaves):
+            self._require_text_in_rows()
         parts = [pattern, keys.pattern, keys.padding]
         if pattern is CAUSAL and self.position.shape[-1] == 1 and self.cache is not None:
             parts[0] = None  # one new token may see all that is held
@@ -113,6 +113,14 @@ class Context:
         self._allowed.append((pattern, keys, allowed))
         return allowed
 
+    def _require_text_in_rows(self) -> None:
+        """Raise where a token's row in the batch is not its place in the text: `GlobalTokens` names rows."""
+        if self.coords is not None and "segment" in self.coords:
+            raise ValueError("pattern GlobalTokens names rows, which packed documents share; give it one at a time")
+        real = self.real
+        if real is not None and is_concrete(real) and bool((real[:, 1:] & ~real[:, :-1]).any()):
+            raise ValueError("pattern GlobalTokens names rows, and attention_mask pads before a text; pad on the right")
+
 
 def _require_positions(pattern: Pattern) -> None:
     for leaf in pattern.leaves:
@@ -120,15 +128,6 @@ def _require_positions(pattern: Pattern) -> None:
             raise ValueError(
                 f"pattern {type(leaf).__name__} reads storage rows, and with a cache a token's row is not its place in "
                 "the text; it must be a pattern of positions (FirstTokens for global tokens at the start)"
-            )
-
-
-def _require_text_first(pattern: Pattern, real: Tensor) -> None:
-    if any(isinstance(leaf, GlobalTokens) for leaf in pattern.leaves) and is_concrete(real):
-        if bool((real[:, 1:] & ~real[:, :-1]).any()):
-            raise ValueError(
-                "pattern GlobalTokens reads storage rows, and attention_mask has padding before a token, which is then "
-                "not in its row; pad on the right"
             )
 
 

@@ -65,8 +65,8 @@ class MaskedLanguageModel(nn.Module):
         _check(encoder)
         self.encoder, self.head = encoder, MaskedTokenHead(encoder.config)
 
-    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        return self.head(self.encoder(ids, attention_mask), self.encoder.embeddings.token.weight)  # type: ignore[no-any-return]
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None, *, types: Tensor | None = None) -> Tensor:
+        return self.head(self.encoder(ids, attention_mask, types=types), self.encoder.embeddings.token.weight)  # type: ignore[no-any-return]
 
 
 class SequenceClassifier(nn.Module):
@@ -96,9 +96,9 @@ class SequenceClassifier(nn.Module):
         self.dropout = nn.Dropout(encoder.config.dropout)
         self.head = nn.Linear(encoder.config.dim, classes)
 
-    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None, *, types: Tensor | None = None) -> Tensor:
         """Logits `[B, classes]`."""
-        x, real = self.encoder(ids, attention_mask), read_mask(attention_mask, ids.shape[0], ids.shape[1])
+        x, real = self.encoder(ids, attention_mask, types=types), read_mask(attention_mask, ids.shape[0], ids.shape[1])
         text = mean_pool(x, real) if self.pool == "mean" else first_real(x, real)
         return self.head(self.dropout(text))  # type: ignore[no-any-return]
 
@@ -125,8 +125,8 @@ class TokenClassifier(nn.Module):
         self.dropout = nn.Dropout(encoder.config.dropout)
         self.head = nn.Linear(encoder.config.dim, classes)
 
-    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
-        return self.head(self.dropout(self.encoder(ids, attention_mask)))  # type: ignore[no-any-return]
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None, *, types: Tensor | None = None) -> Tensor:
+        return self.head(self.dropout(self.encoder(ids, attention_mask, types=types)))  # type: ignore[no-any-return]
 
 
 class SentenceEmbedder(nn.Module):
@@ -147,9 +147,10 @@ class SentenceEmbedder(nn.Module):
         _check(encoder)
         self.encoder, self.normalize = encoder, normalize
 
-    def forward(self, ids: Tensor, attention_mask: Tensor | None = None) -> Tensor:
+    def forward(self, ids: Tensor, attention_mask: Tensor | None = None, *, types: Tensor | None = None) -> Tensor:
         """Vectors `[B, dim]`."""
-        text = mean_pool(self.encoder(ids, attention_mask), read_mask(attention_mask, ids.shape[0], ids.shape[1]))
+        x, real = self.encoder(ids, attention_mask, types=types), read_mask(attention_mask, ids.shape[0], ids.shape[1])
+        text = mean_pool(x, real)
         return F.normalize(text, dim=-1) if self.normalize else text
 
 

@@ -11,6 +11,7 @@ from torch import Tensor
 from attnops.biases.base import Bias
 from attnops.checks import require_positive
 from attnops.operator import attend
+from attnops.patterns.base import Pattern
 from attnops.states import AttentionOutput
 
 
@@ -42,7 +43,7 @@ def fp8_attend(
 
     Raises:
         ValueError: D that is no power of two; a bias that turns the vectors (turn them before: a rotation of channels
-            does not commute with it).
+            does not commute with it); a pattern of edges.
 
     Source: Shah et al. 2024 (FlashAttention-3), arXiv:2407.08608, section 3.3; the rotation: Chee et al. 2023 (QuIP),
     arXiv:2307.13304.
@@ -58,8 +59,13 @@ def fp8_attend(
         True
     """
     bias = options.get("bias")
+    pattern = options.get("pattern")
+    if isinstance(pattern, Pattern) and pattern.edges is not None:
+        raise ValueError(f"pattern is {pattern}, an edge list; weights are laid out here, so it must be another")
     if isinstance(bias, Bias) and bias.rotates:
         raise ValueError(f"bias is {bias}, which turns queries and keys; turn them before, and leave it out")
+    heard = _heard(query, key, value, options)
+    key, value = torch.where(heard, key, 0), torch.where(heard, value, 0)  # nor may what nobody hears set a scale
     if rotate:
         query, key = (random_hadamard(x, seed) for x in (query, key))
     query, key, value = (round_to_fp8(x, block_size, dtype) for x in (query, key, value))
@@ -67,10 +73,17 @@ def fp8_attend(
     assert isinstance(result, AttentionOutput) and result.weights is not None
     largest = result.weights.amax(-1, keepdim=True).clamp(min=torch.finfo(result.weights.dtype).tiny)
     shares = result.weights / largest  # exp(logit - largest), in (0, 1]
-    total = shares.sum(-1, keepdim=True)
     value = value.repeat_interleave(query.shape[-3] // value.shape[-3], -3).to(shares.dtype)
     out = shares.to(dtype).to(shares.dtype) @ value
-    return torch.where(total == 0, 0, out / total.clamp(min=1)).to(query.dtype)
+    return (out * largest).to(query.dtype)
+
+
+def _heard(query: Tensor, key: Tensor, value: Tensor, options: dict[str, Any]) -> Tensor:
+    """Which keys weigh anything for some query that reads them, bool `[*B, Hkv, Nk, 1]`."""
+    result = attend(query, key, value, return_weights=True, backend="reference", **options)
+    assert isinstance(result, AttentionOutput) and result.weights is not None
+    by_head = (result.weights != 0).any(-2)  # [*B, H, Nk]
+    return torch.unflatten(by_head, -2, (key.shape[-3], -1)).any(-2).unsqueeze(-1)
 
 
 def round_to_fp8(x: Tensor, block_size: int | None = None, dtype: torch.dtype = torch.float8_e4m3fn) -> Tensor:

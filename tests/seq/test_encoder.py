@@ -284,5 +284,26 @@ def test_global_tokens_are_rows_so_that_padding_must_come_last() -> None:
     ids, mask = torch.tensor([[1, 2, 3, 4, 0, 0]]), torch.tensor([[1, 1, 1, 1, 0, 0]])
     with torch.no_grad():
         torch.testing.assert_close(model(ids, mask)[:, :4], model(ids[:, :4]))
-        with pytest.raises(ValueError, match=r"GlobalTokens reads storage rows, .* pad on the right"):
+        with pytest.raises(ValueError, match=r"GlobalTokens names rows, .* pad on the right"):
             model(ids.flip(1), mask.flip(1))
+        with pytest.raises(ValueError, match="GlobalTokens names rows, which packed documents share"):
+            model(ids, segments=torch.tensor([[0, 0, 0, 1, 1, 1]]))
+
+
+def test_cross_attention_stands_behind_attention_not_beside_it() -> None:
+    with pytest.raises(ValueError, match="norm_position is 'parallel' with cross-attention"):
+        encoder_decoder(norm_position="parallel")
+
+
+@pytest.mark.parametrize("head", [MaskedLanguageModel, SentenceEmbedder, SequenceClassifier, TokenClassifier])
+def test_heads_hand_on_which_sentence_a_token_is_of(head: Any) -> None:
+    torch.manual_seed(0)
+    encoder = Encoder(TransformerConfig(20, 16, layers=1, heads=2, token_types=2))
+    with torch.no_grad():
+        encoder.embeddings.token_type.weight.normal_()  # type: ignore[union-attr, operator]
+    model = head(encoder, 3) if head in (SequenceClassifier, TokenClassifier) else head(encoder)
+    ids, types = torch.tensor([[1, 2, 3]]), torch.tensor([[0, 1, 1]])
+    with torch.no_grad():
+        given, none = model.eval()(ids, types=types), model(ids)
+        assert (given - none).abs().max() > 1e-3
+        torch.testing.assert_close(model(ids, types=torch.zeros_like(ids)), none)

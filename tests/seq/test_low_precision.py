@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnops import Causal, Padding, Rotary, attend
+from attnops import Causal, Edges, Padding, Rotary, Sink, attend
 from attnops.seq.low_precision import fp8_attend, random_hadamard, round_to_fp8
 from examples import fp8_attention
 
@@ -84,3 +84,31 @@ def test_a_bad_argument_is_named() -> None:
         fp8_attend(x, x, x, rotate=False, block_size=0)
     with pytest.raises(ValueError, match="turns queries and keys"):
         fp8_attend(x, x, x, rotate=False, bias=Rotary(4))
+
+
+@pytest.mark.parametrize("garbage", [float("nan"), float("inf"), 1e30])
+def test_what_nobody_may_hear_changes_nothing(garbage: float) -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 1, 2, 64, 32)
+    pattern = Padding(torch.tensor([40]))
+    clean = fp8_attend(query, key, value, pattern=pattern)
+    key[:, :, 40:], value[:, :, 40:] = garbage, garbage
+    got = fp8_attend(query, key, value, pattern=pattern)
+    assert torch.equal(got, clean)
+
+
+def test_a_sink_takes_its_share() -> None:
+    torch.manual_seed(0)
+    query, key, value = torch.randn(3, 1, 4, 64, 32)
+    sink = Sink(4)
+    torch.nn.init.constant_(sink.weight, 5.0)
+    with torch.no_grad():
+        exact, plain = attend(query, key, value, bias=sink), attend(query, key, value)
+        error = (fp8_attend(query, key, value, bias=sink) - exact).square().mean().sqrt()
+    assert error < 0.05 * exact.square().mean().sqrt() + 0.01 < (plain - exact).square().mean().sqrt()
+
+
+def test_edges_are_refused() -> None:
+    x = torch.randn(1, 2, 8, 32)
+    with pytest.raises(ValueError, match=r"pattern is Edges.*an edge list"):
+        fp8_attend(x, x, x, pattern=Edges(torch.tensor([[0, 1], [1, 0]]), 8, 8))

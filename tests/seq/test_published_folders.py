@@ -64,6 +64,31 @@ def test_a_head_of_an_encoder_that_is_not_the_table_is_refused(tmp_path: Path) -
         from_pretrained(saved(tmp_path, model, other))
 
 
+def test_a_second_bias_of_a_head_is_refused(tmp_path: Path) -> None:
+    model = theirs_of("bert")
+    bias = model.cls.predictions.bias.detach()
+    from_pretrained(saved(tmp_path, model, {"cls.predictions.decoder.bias": bias.clone()}))
+    with pytest.raises(ValueError, match=r"decoder\.bias differs from cls\.predictions\.bias"):
+        from_pretrained(saved(tmp_path, model, {"cls.predictions.decoder.bias": bias + 1}))
+
+
+@pytest.mark.parametrize(
+    "rope",
+    [
+        {"rope_type": "longrope", "factor": 4.0, "short_factor": [1.0] * 4, "long_factor": [1.0, 2.0, 3.0, 4.0]},
+        {"rope_type": "llama3", "factor": 16.0, "low_freq_factor": 1.0, "high_freq_factor": 1.0},
+        {"rope_type": "yarn", "factor": 4.0},
+    ],
+)
+@pytest.mark.parametrize("length", [10, 40])
+def test_llama4_with_longer_waves(rope: dict[str, Any], length: int) -> None:
+    """Its norm comes after the rotation; Scout's waves are long or short, with none between."""
+    rope = {**rope, "rope_theta": 500.0, "original_max_position_embeddings": 16}
+    model = theirs_of("llama4", rope_parameters=rope)
+    ours, theirs = logits(from_pretrained(model), model, tokens(2, length))
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=3e-5 * float(theirs.abs().max()))
+
+
 @pytest.mark.parametrize(
     "architecture, name",
     [

@@ -100,10 +100,14 @@ def _build(family: Family, config: Any, name: str, tensors: dict[str, Any]) -> D
         raise ValueError(f"{config.model_type}: is_causal is False, which is not supported")
     settings = Settings(config)
     ours = family.config(settings)
-    if has_other_head(tensors, family.head, family.names(ours)["embeddings.token.weight"], family.prefix):
+    names = family.names(ours)
+    if has_other_head(tensors, family.head, names["embeddings.token.weight"], family.prefix):
         if family.model is Encoder:
             raise ValueError(f"{family.head} differs from the table of tokens, which alone can be the head here")
         ours = replace(ours, tie_embeddings=False)
+    bias = family.head.replace(".weight", ".bias")
+    if "head.bias" in names and has_other_head(tensors, bias, names["head.bias"], family.prefix):
+        raise ValueError(f"{bias} differs from {names['head.bias']}; a head has one bias")
     with torch.device("meta"):  # no weight is drawn only to be thrown away
         model = family.model(ours)
         if family.change is not None:
