@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnops.checks import require_number, require_positive
-from attnops.graph.adjacency import Adjacency, read_adjacency
+from attnops.graph.adjacency import Adjacency
 from attnops.graph.layer import AttentionLayer, Pair, require_channels
 from attnops.graph.linear import Linear, glorot
 from attnops.graph.scores import GATEdgeScore, GATScore
@@ -128,7 +128,7 @@ class GATConv(AttentionLayer):
         if loops_wanted(self.add_self_loops, self.loops_asked, one_set):
             loops = replace_self_loops(edge_index, edge_attr, self.fill_value, left.shape[0], self.edge_dim)
             used, edge_attr, kept = loops
-        adjacency = read_adjacency(used, edge_attr, self.edge_dim, self.flow)
+        adjacency = self.read_edges(used, edge_attr)
         if size is not None:
             check_size(size, left, right)
         if right is None:  # no features, so nothing of theirs in the score
@@ -156,9 +156,11 @@ class GATConv(AttentionLayer):
             score, term = GATScore(of_query, of_key, self.negative_slope), None
         else:
             score, term = GATEdgeScore(of_query, of_key, self.negative_slope), self._edge_term(adjacency.attr)
-        return self.attend_over(
+        out, weights = self.attend_over(
             adjacency.edge_index, query, key, key, return_weights, score=score, projected=term, kept=kept
         )
+        dtype = self.att_src.dtype  # that of logits, also under autocast
+        return out.to(dtype), None if weights is None else weights.to(dtype)
 
     def _edge_term(self, edge_attr: Tensor) -> Tensor:
         """a_edge·W_e e_ij, `[E, H]`, with a_edgeᵀ W_e summed first, so that nothing is `[E, H, C]`."""

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from attnops.checks import require_number, require_positive
-from attnops.graph.adjacency import Adjacency, read_adjacency
+from attnops.graph.adjacency import Adjacency
 from attnops.graph.layer import AttentionLayer, Pair, require_channels
 from attnops.graph.linear import Linear, glorot
 from attnops.graph.scores import GATv2EdgeScore, GATv2Score
@@ -119,7 +119,7 @@ class GATv2Conv(AttentionLayer):
         if loops_wanted(self.add_self_loops, self.loops_asked, one_set):
             loops = replace_self_loops(edge_index, edge_attr, self.fill_value, left.shape[0], self.edge_dim)
             used, edge_attr, kept = loops
-        adjacency = read_adjacency(used, edge_attr, self.edge_dim, self.flow)
+        adjacency = self.read_edges(used, edge_attr)
         adjacency.sizes(left.shape[0], right.shape[0])
         out, weights = self._attend(adjacency, right, left, kept, bool(return_attention_weights))
         out = self.join_heads(out)
@@ -137,6 +137,8 @@ class GATv2Conv(AttentionLayer):
             if self.lin_edge is None:
                 raise ValueError("edge_attr was given, but the layer has edge_dim=None")
             score, projected = GATv2EdgeScore(self.att[0], self.negative_slope), self.lin_edge(adjacency.attr)
-        return self.attend_over(
+        out, weights = self.attend_over(
             adjacency.edge_index, query, key, key, return_weights, score=score, projected=projected, kept=kept
         )
+        dtype = self.att.dtype  # that of logits, also under autocast
+        return out.to(dtype), None if weights is None else weights.to(dtype)

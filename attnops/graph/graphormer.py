@@ -10,7 +10,7 @@ from attnops.biases.base import BiasSum
 from attnops.checks import require_positive
 from attnops.graph.adjacency import check_edge_attr, read_index
 from attnops.graph.distances import Paths, shortest_paths
-from attnops.graph.packed import read_batch
+from attnops.graph.packed import graph_of_edges, read_batch
 from attnops.patterns import Edges
 
 
@@ -55,11 +55,7 @@ def all_pairs(
     edges = read_index(edge_index)
     packed = read_batch(batch, num_nodes, batch_size, edges.device)
     Edges(edges, num_nodes, num_nodes)  # checks the ends
-    graph = packed.batch[edges[0].long()]
-    across = (graph != packed.batch[edges[1].long()]).nonzero()
-    if across.numel():
-        j, i = edges[:, across[0, 0]].tolist()
-        raise ValueError(f"edge_index joins node {j} and node {i}, which batch puts into two graphs")
+    graph = graph_of_edges(edges, packed)
     if edge_attr is not None:
         check_edge_attr(edge_attr, edges.shape[1], None)
         require_positive(max_path=max_path)

@@ -21,6 +21,7 @@ from attnops.graph.hetero_edges import (
 )
 from attnops.graph.hetero_graph import HeteroGraph, Schema, hetero_graph
 from attnops.graph.hetero_metadata import Metadata, Relation, channels_of, edge_dims, name_of, one_of, read_metadata
+from attnops.graph.layer import require_dtype
 from attnops.graph.linear import Linear, glorot
 from attnops.graph.relation_rows import map_rows, spread_to_rows, sum_of_rows
 from attnops.graph.scores import GATv2EdgeScore, GATv2Score
@@ -180,7 +181,8 @@ class HeteroAttention(nn.Module):
             edge_data: by name, then by relation, `[E_r]` or `[E_r, F]`: what `bias` reads as `edge.NAME`. `prior`, 0
                 or more, adds its logarithm; a relation without it has 1. Other names must be given for every relation
                 with edges.
-            node_data: by name, then by type, `[N_t]`: what `bias` reads as a coord, for example `time`.
+            node_data: by name, then by type, `[N_t]`: what `bias` reads as a coord, for example `time`; `position` is
+                the node's place among all nodes where it is not given.
             return_attention_weights: True also returns the weights, `[E_r, H]` by relation.
 
         Returns:
@@ -204,7 +206,7 @@ class HeteroAttention(nn.Module):
             spread = [spread_to_rows(q, rows) for q, rows in zip(of_kinds, graph.queries.values(), strict=True)]
             query = torch.cat([query[:0], *spread])
         of_queries, of_keys = (
-            Coords(**{name: values[rows] for name, values in nodes.items()})
+            Coords(**{"position": rows, **{name: values[rows] for name, values in nodes.items()}})
             for rows in (graph.node_of_query, graph.node_of_key)
         )
         edge = self._project_edges(attr, graph, query)
@@ -212,7 +214,7 @@ class HeteroAttention(nn.Module):
             query, key, value, edge, graph.edges, data, (of_queries, of_keys), bool(return_attention_weights)
         )
         if graph.queries is not None:
-            of_kinds = torch.split(out, [len(rows.node) for rows in graph.queries.values()])
+            of_kinds = torch.split(out, [rows.node.shape[0] for rows in graph.queries.values()])
             sums = [
                 sum_of_rows(part, rows, sizes[kind])
                 for part, (kind, rows) in zip(of_kinds, graph.queries.items(), strict=True)
@@ -235,6 +237,7 @@ class HeteroAttention(nn.Module):
             wanted = self.channels[kind]
             if wanted > 0 and features.shape[1] != wanted:
                 raise ValueError(f"x_dict[{kind!r}] has {features.shape[1]} features; in_channels has {wanted}")
+            require_dtype(self, **{f"x_dict[{kind!r}]": features})
         return dict(x_dict)
 
     def _read_edges(self, edge_index_dict: Mapping[Relation, Any], sizes: dict[str, int]) -> HeteroGraph:
@@ -331,9 +334,10 @@ class HeteroAttention(nn.Module):
             if attr is None:
                 if count:
                     raise ValueError(f"edge_attr_dict lacks {relation}; it must be [E = {count}, edge_dim = {wanted}]")
-                attr = like.new_zeros(0, wanted)
+                attr = self.edge[name_of(relation)].weight.new_zeros(0, wanted)  # type: ignore[operator]
             if attr.shape[1:] != (wanted,):
                 raise ValueError(f"edge_attr_dict[{relation}] has shape {list(attr.shape)}; it must be [E, {wanted}]")
+            require_dtype(self, **{f"edge_attr_dict[{relation}]": attr})
             blocks.append(self.edge[name_of(relation)](attr))
         return torch.cat(blocks)
 

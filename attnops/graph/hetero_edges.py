@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from attnops.graph.adjacency import check_edge_attr, is_sparse, plain, read_adjacency, read_matrix
+from attnops.graph.adjacency import Flow, check_edge_attr, is_sparse, plain, read_adjacency, read_matrix
 from attnops.graph.hetero_metadata import Relation
 from attnops.patterns import Edges
 
@@ -27,11 +27,13 @@ def join_relations(
     sizes: Mapping[str, int],
     source_starts: Mapping[str, int],
     target_starts: Mapping[str, int],
+    flow: Flow = "source_to_target",
 ) -> RelationEdges:
     """Check the edges of every relation, shift them to the rows of their types, and join them.
 
     Args:
         sizes: nodes of each type. source_starts, target_starts: the rows where the nodes of each type begin.
+        flow: "target_to_source" swaps the two rows of every `edge_index`.
 
     Raises:
         ValueError, TypeError: an unknown relation, an index out of range within its own type.
@@ -45,7 +47,7 @@ def join_relations(
             continue
         kind, _, target_kind = relation
         try:
-            adjacency = read_adjacency(edge_index_dict[relation], None)
+            adjacency = read_adjacency(edge_index_dict[relation], None, None, flow)
             adjacency.sizes(sizes[kind], sizes[target_kind])
             edges = Edges(adjacency.edge_index, sizes[target_kind], sizes[kind])
         except (ValueError, TypeError) as error:

@@ -58,7 +58,7 @@ def hetero_graph(schema: Schema, edge_index_dict: Mapping[Relation, Any], sizes:
     if schema.softmax_by_relation:
         queries, target = rows_by_kind(TARGET, schema.edge_types, joined, of_targets, sizes)
         node_of_query = _behind_rows(node_of_query, queries, of_targets)
-    edges = edges_over(torch.stack([source, target]), len(node_of_query), len(node_of_key))
+    edges = edges_over(torch.stack([source, target]), node_of_query.shape[0], node_of_key.shape[0])
     return HeteroGraph(edges, relation, joined.counts, keys, queries, node_of_key, node_of_query)
 
 
@@ -85,8 +85,8 @@ def rows_by_kind(
         rows = by_kind[kind] = relation_rows(torch.cat([none, *places]), of_kind, len(relations), sizes[kind])
         parts = torch.split(rows.row, [counts[relation] for relation in relations])
         row_of.update({relation: part + first for relation, part in zip(relations, parts, strict=True)})
-        first += len(rows.node)
-    return by_kind, torch.cat([none, *(row_of[relation] for relation in edge_types)])
+        first += rows.node.shape[0]
+    return by_kind, torch.cat([none, *(row_of[relation] for relation in edge_types if relation in row_of)])
 
 
 def _behind_rows(nodes: Tensor, by_kind: Mapping[str, RelationRows], starts: Mapping[str, int]) -> Tensor:

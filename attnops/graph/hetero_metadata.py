@@ -23,6 +23,12 @@ def read_metadata(metadata: Metadata) -> tuple[list[str], list[Relation]]:
         for kind in (relation[0], relation[2]):
             if kind not in node_types:
                 raise ValueError(f"metadata hold the relation {relation}, but no node type {kind!r}")
+    names = [name_of(relation) for relation in edge_types]  # type: ignore[arg-type]
+    for name in names:
+        if names.count(name) > 1:
+            raise ValueError(
+                f"metadata hold two relations whose names join to {name!r}, by which maps are told apart"
+            )
     return node_types, edge_types  # type: ignore[return-value]
 
 

@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from attnops.checks import require_positive
 from attnops.graph.edge_cache import edges_over, keep_together
-from attnops.graph.hetero_edges import first_rows, join_relations, tensors_of
-from attnops.graph.hetero_graph import SOURCE, rows_by_kind
+from attnops.graph.hetero_edges import check_relations, first_rows, join_relations, tensors_of
+from attnops.graph.hetero_graph import SOURCE, TARGET, rows_by_kind
 from attnops.graph.hetero_metadata import Metadata, Relation, channels_of, parameter_name
-from attnops.graph.layer import AttentionLayer
+from attnops.graph.layer import AttentionLayer, require_channels, require_dtype
 from attnops.graph.linear import TypedLinear, kaiming_uniform
 from attnops.graph.relation_rows import RelationRows, map_rows
 from attnops.patterns import Edges
@@ -33,7 +33,7 @@ class HGTConv(AttentionLayer):
     Args:
         in_channels: features of a node, or a dict by type; -1 reads them off the first input.
         out_channels: of a node, H·D. metadata: (node types, relations), as `HeteroData.metadata()`. heads: H.
-        **kwargs: `flow`, which must be "source_to_target".
+        **kwargs: `flow`; "target_to_source" sends by every relation from its targets to its sources.
 
     Raises:
         ValueError, TypeError: a bad argument, by name.
@@ -62,12 +62,15 @@ class HGTConv(AttentionLayer):
         if "aggr" in kwargs:
             raise TypeError("HGTConv has no argument 'aggr'")
         super().__init__(kwargs)
-        if self.flow != "source_to_target":
-            raise ValueError(f"flow is {self.flow!r}; HGTConv takes 'source_to_target' alone")
+        for channels in in_channels.values() if isinstance(in_channels, dict) else (in_channels,):
+            require_channels(channels)
         require_positive(out_channels=out_channels, heads=heads)
         if out_channels % heads:
             raise ValueError(f"out_channels is {out_channels}; it must be a multiple of heads = {heads}")
         self.node_types, self.edge_types = list(metadata[0]), [_triple(relation) for relation in metadata[1]]
+        for relation in self.edge_types:
+            if self.edge_types.count(relation) > 1:
+                raise ValueError(f"metadata hold the relation {relation} twice; they must hold each once")
         by_type = channels_of(in_channels, self.node_types)
         self.in_channels: dict[str, int] = dict(in_channels) if isinstance(in_channels, dict) else by_type  # type: ignore[assignment]
         self.out_channels, self.heads, self.concat, self.dropout = out_channels, heads, True, 0.0
@@ -103,7 +106,8 @@ class HGTConv(AttentionLayer):
             ValueError, TypeError: a type or relation that the metadata lack, an index out of range.
         """
         x = self._read_nodes(x_dict)
-        sizes = {kind: x[kind].shape[0] if kind in x else 0 for kind in self.node_types}
+        kinds = [kind for kind in self.kqv_lin.kinds if kind in self.node_types]  # in_channels may name others
+        sizes = {kind: x[kind].shape[0] if kind in x else 0 for kind in kinds}
         graph = self._read_edges(edge_index_dict, sizes)
         vectors = {kind: rows.split(self.out_channels, dim=1) for kind, rows in self.kqv_lin(x).items()}
         query = torch.cat([query for _, query, _ in vectors.values()]).view(-1, self.heads, self.dim)
@@ -121,9 +125,10 @@ class HGTConv(AttentionLayer):
     def _map(self, vectors: Mapping[str, Tensor], maps: Tensor, rows: Mapping[str, RelationRows]) -> Tensor:
         """The vectors of the types that send, by each relation's map: `[rows, H, D]`, types one after the other."""
         mapped = [maps.new_zeros(self.heads, 0, self.dim)]
+        sender = SOURCE if self.flow == "source_to_target" else TARGET
         for kind, of_kind in rows.items():
             if kind in vectors:
-                places = [place for place, relation in enumerate(self.edge_types) if relation[0] == kind]
+                places = [place for place, relation in enumerate(self.edge_types) if relation[sender] == kind]
                 mapped.append(map_rows(vectors[kind], maps[places], of_kind))
         return torch.cat(mapped, dim=1).transpose(0, 1)
 
@@ -147,20 +152,26 @@ class HGTConv(AttentionLayer):
             if not isinstance(features, Tensor) or features.ndim != 2 or (wanted > 0 and features.shape[1] != wanted):
                 shape = list(features.shape) if isinstance(features, Tensor) else type(features).__name__
                 raise ValueError(f"x_dict[{kind!r}] is {shape}; it must be a tensor [N, in_channels = {wanted}]")
+            require_dtype(self, **{f"x_dict[{kind!r}]": features})
         if not x_dict:
             raise ValueError("x_dict is empty; it must hold the features of at least one node type")
         return dict(x_dict)
 
     def _read_edges(self, edge_index_dict: Mapping[Relation, Any], sizes: dict[str, int]) -> _Graph:
-        """All relations as one edge list over concatenated node types, kept for the next call on them."""
-        name = ("hgt", tuple(self.edge_types), tuple(edge_index_dict), tuple(sizes.items()))
+        """All relations as one edge list over node types in the order of `sizes`, kept for the next call on them."""
+        check_relations("edge_index_dict", edge_index_dict, self.edge_types)
+        name = ("hgt", self.flow, tuple(self.edge_types), tuple(edge_index_dict), tuple(sizes.items()))
         return keep_together(tensors_of(edge_index_dict), name, lambda: self._join(edge_index_dict, sizes))
 
     def _join(self, edge_index_dict: Mapping[Relation, Any], sizes: dict[str, int]) -> _Graph:
-        starts, total = first_rows(self.kqv_lin.kinds, sizes), sum(sizes.values())
-        joined = join_relations(self.edge_types, edge_index_dict, sizes, starts, starts)
-        rows, row = rows_by_kind(SOURCE, self.edge_types, joined, starts, sizes)
-        num_rows = sum(len(of_kind.node) for of_kind in rows.values())
+        starts, total = first_rows(list(sizes), sizes), sum(sizes.values())
+        edge_types, given = self.edge_types, edge_index_dict
+        if self.flow == "target_to_source":  # relations as the messages go
+            edge_types = [_turned(relation) for relation in edge_types]
+            given = {_turned(relation): edge_index for relation, edge_index in edge_index_dict.items()}
+        joined = join_relations(edge_types, given, sizes, starts, starts, self.flow)
+        rows, row = rows_by_kind(SOURCE, edge_types, joined, starts, sizes)
+        num_rows = sum(of_kind.node.shape[0] for of_kind in rows.values())
         return _Graph(rows, edges_over(torch.stack([row, joined.edge_index[1]]), total, num_rows))
 
     def __repr__(self) -> str:
@@ -188,6 +199,11 @@ class RelationWeight(nn.Module):
 def _triple(relation: Sequence[str]) -> Relation:
     source, name, target = relation
     return source, name, target
+
+
+def _turned(relation: Relation) -> Relation:
+    source, name, target = relation
+    return target, name, source
 
 
 def _name(relation: Relation) -> str:

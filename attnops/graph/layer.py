@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from attnops.graph.adjacency import Adjacency, Flow, is_sparse, with_values
+from attnops.graph.adjacency import Adjacency, Flow, is_sparse, read_adjacency, with_values
 from attnops.graph.edge_cache import edges_over
 from attnops.graph.messages import Messages
 from attnops.operator import attend
@@ -16,6 +16,7 @@ from attnops.scores import Score
 from attnops.states import AttentionOutput
 
 Pair = tuple[Tensor, Tensor | None]
+NOT_HEARD = ("message", "edge_update", "edge_updater", "aggregate", "update", "propagate", "message_and_aggregate")
 
 
 def require_channels(in_channels: object) -> None:
@@ -23,6 +24,14 @@ def require_channels(in_channels: object) -> None:
     pair = in_channels if isinstance(in_channels, tuple | list) else (in_channels, in_channels)
     if len(pair) != 2 or any(isinstance(width, bool) or not isinstance(width, int) or width < -1 for width in pair):
         raise TypeError(f"in_channels is {in_channels!r}; it must be an integer of -1 or more, or a pair of them")
+
+
+def require_dtype(layer: nn.Module, **arguments: Tensor) -> None:
+    """Raise `TypeError` for a tensor of another dtype than the layer's weights have, outside of autocast."""
+    for name, tensor in arguments.items():
+        dtype = next(layer.parameters(), tensor).dtype
+        if tensor.dtype != dtype and not torch.is_autocast_enabled(tensor.device.type):
+            raise TypeError(f"{name} is {tensor.dtype}; it must be {dtype}, as the weights of the layer are")
 
 
 def read_aggregation(aggr: Any, options: dict[str, Any] | None) -> nn.Module:
@@ -46,17 +55,25 @@ class AttentionLayer(Messages):
             the weighted values edge by edge; `aggr_kwargs` of that.
 
     Raises:
-        TypeError: an option that is none of these. ValueError: a value that is not supported.
+        TypeError: an option that is none of these; a subclass that defines a step of torch-geometric's message passing.
+        ValueError: a value that is not supported.
     """
 
     in_channels: int | tuple[int, int]
     out_channels: int
+    edge_dim: int | None
     heads: int
     concat: bool
     dropout: float
 
     def __init__(self, options: dict[str, Any]) -> None:
         super().__init__()
+        for step in NOT_HEARD:
+            if hasattr(type(self), step):
+                raise TypeError(
+                    f"{type(self).__name__} defines {step!r}, which is never called: the layers here run on `attend`; "
+                    "subclass torch-geometric's layer instead, or give `attend` a score or a bias"
+                )
         options = dict(options)
         aggr, aggr_kwargs = options.pop("aggr", "add"), options.pop("aggr_kwargs", None)
         self.flow: Flow = options.pop("flow", "source_to_target")
@@ -93,10 +110,15 @@ class AttentionLayer(Messages):
                 raise TypeError(f"{name} is {type(features).__name__}; it must be a tensor [N, F]")
             if features.ndim != 2 or (wanted > 0 and features.shape[1] != wanted):
                 raise ValueError(f"{name} has shape {list(features.shape)}; it must be [N, in_channels = {wanted}]")
-            dtype = next(self.parameters()).dtype
-            if features.dtype != dtype and not torch.is_autocast_enabled(features.device.type):
-                raise TypeError(f"{name} is {features.dtype}; it must be {dtype}, as the weights of the layer are")
+            require_dtype(self, **{name: features})
         return pair[0], pair[1], one_set or pair[0] is pair[1]
+
+    def read_edges(self, edge_index: Any, edge_attr: Tensor | None) -> Adjacency:
+        """`read_adjacency`, with the dtype of features that the layer reads checked."""
+        adjacency = read_adjacency(edge_index, edge_attr, self.edge_dim, self.flow)
+        if adjacency.attr is not None and self.edge_dim is not None:
+            require_dtype(self, edge_attr=adjacency.attr)
+        return adjacency
 
     # ---------------------------------------------------------------------------------------------- attention
     def attend_over(
@@ -146,9 +168,9 @@ class AttentionLayer(Messages):
         if not one_by_one:
             return self.averaged(result.out.transpose(0, 1), edges, kept), weights
         messages = self.make_messages(weights, query, key, value, edges.source, edges.target)
-        return self.aggregate(messages, edges, kept), weights if return_weights else None
+        return self.aggregated(messages, edges, kept), weights if return_weights else None
 
-    def aggregate(self, messages: Tensor, edges: Edges, kept: Tensor | None = None) -> Tensor:
+    def aggregated(self, messages: Tensor, edges: Edges, kept: Tensor | None = None) -> Tensor:
         """Messages `[E, …]` to one row a target."""
         count, target = edges.num_queries, edges.target.long()
         if self.aggr_module is None:

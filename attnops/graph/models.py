@@ -16,10 +16,11 @@ from attnops.graph.exphormer import ExphormerAttention, ExphormerGraph
 from attnops.graph.gat_conv import GATConv
 from attnops.graph.gatv2_conv import GATv2Conv
 from attnops.graph.graphormer import CentralityEncoding, GraphormerBias, all_pairs
+from attnops.graph.layer import require_dtype
 from attnops.graph.linear import Linear
 from attnops.graph.local_global import LocalGlobal
 from attnops.graph.node_attention import NodeAttention, NodeBlock
-from attnops.graph.packed import Packed, read_batch
+from attnops.graph.packed import Packed, graph_of_edges, read_batch
 from attnops.graph.positional import LaplacianEncoding
 from attnops.patterns import Edges
 
@@ -233,7 +234,7 @@ class GraphTransformer(nn.Module):
         """
         edge_index = read_index(edge_index)
         packed = read_batch(batch, x.shape[0], batch_size, x.device)
-        edge_attr = self._check(edge_index, edge_attr)
+        edge_attr = self._check(x, edge_index, edge_attr)
 
         h = self.embed(x)
         h = self._add_positions(h, edge_index, laplacian, random_walk, packed)
@@ -246,6 +247,8 @@ class GraphTransformer(nn.Module):
         else:
             data = {} if edge_attr is None else {"attr": edge_attr}
             edges = Edges(edge_index, x.shape[0], x.shape[0], **data)
+            if batch is not None:
+                graph_of_edges(edge_index, packed)
             h = (
                 self._run_exphormer(h, edges, packed)
                 if self.attention == "exphormer"
@@ -293,10 +296,14 @@ class GraphTransformer(nn.Module):
         total = h.new_zeros(packed.sizes.shape[0], h.shape[1]).index_add(0, packed.batch, h)
         return total if self.readout == "sum" else total / packed.sizes.clamp(min=1).unsqueeze(1)
 
-    def _check(self, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor | None:
+    def _check(self, x: Tensor, edge_index: Tensor, edge_attr: Tensor | None) -> Tensor | None:
         if (edge_attr is None) != (self.edge_dim is None):
             given = None if edge_attr is None else list(edge_attr.shape)
             raise ValueError(f"edge_attr is {given}; the model has edge_dim={self.edge_dim}")
+        wanted = self.embed.in_channels
+        if x.ndim != 2 or (wanted > 0 and x.shape[1] != wanted):
+            raise ValueError(f"x has shape {list(x.shape)}; it must be [N, in_channels = {wanted}]")
+        require_dtype(self, x=x)
         if edge_attr is None:
             return None
         check_edge_attr(edge_attr, edge_index.shape[1], self.edge_dim)

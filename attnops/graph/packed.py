@@ -47,6 +47,20 @@ def read_batch(batch: Tensor | None, num_nodes: int, batch_size: int | None, dev
     return Packed(batch, sizes, sizes.cumsum(0) - sizes)
 
 
+def graph_of_edges(edge_index: Tensor, packed: Packed) -> Tensor:
+    """The graph of each edge, `[E]`.
+
+    Raises:
+        ValueError: an edge between two graphs.
+    """
+    graph = packed.batch[edge_index[0].long()]
+    across = (graph != packed.batch[edge_index[1].long()]).nonzero()
+    if across.numel():
+        j, i = edge_index[:, across[0, 0]].tolist()
+        raise ValueError(f"edge_index joins node {j} and node {i}, which batch puts into two graphs")
+    return graph
+
+
 def pad(x: Tensor, packed: Packed) -> tuple[Tensor, Tensor]:
     """`[N, F]` as `[G, M, F]`, M the nodes of the largest graph, and bool `[G, M]`, True where there is a node."""
     graphs, most = packed.sizes.shape[0], int(packed.sizes.max()) if packed.sizes.numel() else 0

@@ -16,7 +16,7 @@ from torch import Tensor
 from attnops.coords import is_concrete
 
 BLOCK = 64  # rows of one product; a relation's last block is filled up with copies of one of its rows
-PAIRS_AN_EDGE = 2  # up to so many (random edges then use 0.4 of them), mapping all is the quicker way
+PAIRS_A_USED = 3  # up to so many pairs for each that is used, mapping all of them is the quicker way
 
 
 class RelationRows(NamedTuple):
@@ -25,37 +25,49 @@ class RelationRows(NamedTuple):
     row: Tensor  # [E]: the row of each edge
     node: Tensor  # [rows]: the node of each row
     relation: Tensor | None  # [blocks]: the relation of each block of rows; None where rows are all pairs, node by node
-    used: Tensor | None  # [pairs]: the rows that are not fillings; None where all are
+    used: Tensor | None  # [N]: whether some edge uses a node; None where all nodes of the rows are used
 
 
 def relation_rows(relation: Tensor, node: Tensor, num_relations: int, num_nodes: int) -> RelationRows:
     """The rows of edges with these relations and nodes, both `[E]`."""
     device, relation, node = node.device, relation.long(), node.long()
-    if not is_concrete(node) or num_relations * num_nodes <= PAIRS_AN_EDGE * node.shape[0]:
-        nodes = torch.arange(num_nodes, device=device).repeat_interleave(num_relations)
-        return RelationRows(node * num_relations + relation, nodes, None, None)
     code = relation * num_nodes + node
+    if not is_concrete(code):
+        return _all_pairs(relation, node, num_relations, num_nodes)
     pairs, inverse = torch.unique(code, return_inverse=True)
+    if num_relations * num_nodes <= PAIRS_A_USED * pairs.shape[0]:
+        return _all_pairs(relation, node, num_relations, num_nodes)
     of_pair, node_of_pair = pairs // num_nodes, pairs % num_nodes
     counts = torch.bincount(of_pair, minlength=num_relations)
     blocks = (counts + BLOCK - 1) // BLOCK
     first_pair, first_block = counts.cumsum(0) - counts, blocks.cumsum(0) - blocks
     of_block = torch.repeat_interleave(torch.arange(num_relations, device=device), blocks)
-    used = first_block[of_pair] * BLOCK + torch.arange(len(pairs), device=device) - first_pair[of_pair]
+    row = first_block[of_pair] * BLOCK + torch.arange(pairs.shape[0], device=device) - first_pair[of_pair]
     nodes = node_of_pair[first_pair[of_block]].repeat_interleave(BLOCK)
-    nodes[used] = node_of_pair
-    return RelationRows(used[inverse], nodes, of_block, used)
+    nodes[row] = node_of_pair
+    return RelationRows(row[inverse], nodes, of_block, None)
+
+
+def _all_pairs(relation: Tensor, node: Tensor, num_relations: int, num_nodes: int) -> RelationRows:
+    nodes = torch.arange(num_nodes, device=node.device).repeat_interleave(num_relations)
+    used = torch.zeros(num_nodes, dtype=torch.bool, device=node.device).index_fill(0, node, True)
+    all_used = is_concrete(node) and bool(used.all())
+    return RelationRows(node * num_relations + relation, nodes, None, None if all_used else used)
 
 
 def map_rows(x: Tensor, weight: Tensor, rows: RelationRows, bias: Tensor | None = None) -> Tensor:
     """x_n W_r (+ b_r) for every row (r, n), in G groups of features.
 
     Args:
-        x: `[N, G·D]`. weight: `[R, G, D, F]`. bias: `[R, G·F]`.
+        x: `[N, G·D]`, dense or sparse. weight: `[R, G, D, F]`. bias: `[R, G·F]`.
 
     Returns:
-        `[G, rows, F]`.
+        `[G, rows, F]`; of a node that no edge uses, the map of 0, whatever its features.
     """
+    if x.layout != torch.strided:
+        x = x.to_dense()
+    if rows.used is not None:  # a NaN that nothing reads must not reach the gradient of the weight
+        x = torch.where(rows.used.unsqueeze(1), x, 0.0)
     num_relations, groups, dim, width = weight.shape
     grouped = x.view(x.shape[0], groups, dim).transpose(0, 1)
     if rows.relation is None:
@@ -75,7 +87,7 @@ def map_rows(x: Tensor, weight: Tensor, rows: RelationRows, bias: Tensor | None 
 def spread_to_rows(x: Tensor, rows: RelationRows) -> Tensor:
     """x_n for every row (r, n): `[N, *]` to `[rows, *]`."""
     if rows.relation is None:
-        num_relations = len(rows.node) // max(1, len(x))
+        num_relations = rows.node.shape[0] // max(1, x.shape[0])
         return x.unsqueeze(1).expand(-1, num_relations, *x.shape[1:]).flatten(0, 1)
     return F.embedding(rows.node, x.flatten(1)).view(-1, *x.shape[1:])
 
@@ -83,7 +95,7 @@ def spread_to_rows(x: Tensor, rows: RelationRows) -> Tensor:
 def sum_of_rows(x: Tensor, rows: RelationRows, num_nodes: int) -> Tensor:
     """The sum over the rows of each node: `[rows, *]` to `[N, *]`."""
     if rows.relation is None:
-        return x.view(num_nodes, len(x) // max(1, num_nodes), *x.shape[1:]).sum(1)
+        return x.view(num_nodes, x.shape[0] // max(1, num_nodes), *x.shape[1:]).sum(1)
     return x.new_zeros(num_nodes, *x.shape[1:]).index_add(0, rows.node, x)
 
 

@@ -9,7 +9,6 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from attnops.checks import require_number, require_positive
-from attnops.graph.adjacency import read_adjacency
 from attnops.graph.hetero_metadata import one_of
 from attnops.graph.layer import AttentionLayer
 from attnops.graph.linear import Linear, glorot
@@ -81,7 +80,7 @@ class RGATConv(AttentionLayer):
     ) -> None:
         super().__init__(kwargs)
         require_positive(in_channels=in_channels, out_channels=out_channels, num_relations=num_relations, heads=heads)
-        require_positive(dim=dim)
+        require_positive(dim=dim, edge_dim=1 if edge_dim is None else edge_dim)
         require_number(dropout=dropout, negative_slope=negative_slope)
         one_of("attention_mechanism", attention_mechanism, ("within-relation", "across-relation"))
         one_of("attention_mode", attention_mode, ("additive-self-attention", "multiplicative-self-attention"))
@@ -164,9 +163,7 @@ class RGATConv(AttentionLayer):
             raise ValueError("x[1] is None; RGATConv needs features of both sides")
         if size is not None and tuple(size) != (x_src.shape[0], x_dst.shape[0]):
             raise ValueError(f"size is {tuple(size)}; x has {x_src.shape[0]} sources and {x_dst.shape[0]} targets")
-        if self.flow == "target_to_source":
-            x_src, x_dst = x_dst, x_src
-        adjacency = read_adjacency(edge_index, edge_attr, self.edge_dim, self.flow)
+        adjacency = self.read_edges(edge_index, edge_attr)
         adjacency.sizes(x_src.shape[0], x_dst.shape[0])
         if adjacency.attr is not None and self.lin_edge is None:
             raise ValueError("edge_attr was given, but the layer has edge_dim=None")
@@ -262,14 +259,16 @@ class RGATConv(AttentionLayer):
     def _degree(self, graph: TypedEdges, like: Tensor) -> Tensor:
         """The in-degree of every target, or ψ of it, `[N, C]` or `[N, 1]`."""
         target = graph.edges.target.long()
-        degree = like.new_zeros(graph.edges.num_queries).index_add(0, target, like.new_ones(len(target))).unsqueeze(1)
+        degree = (
+            like.new_zeros(graph.edges.num_queries).index_add(0, target, like.new_ones(target.shape[0])).unsqueeze(1)
+        )
         return degree if self.mod == "f-scaled" else (degree @ self.l1 + self.b1).relu() @ self.l2 + self.b2
 
     def _plain_sum(self, value: Tensor, graph: TypedEdges, kept: Tensor | None) -> Tensor:
         """Σ_j W_r x_j over the edges that are kept: the mean under equal logits times their number."""
         target, count = graph.edges.target.long(), graph.edges.num_queries
         if kept is None:
-            kept = torch.ones(len(target), self.heads * self.dim, dtype=torch.bool, device=target.device)
+            kept = torch.ones(target.shape[0], self.heads * self.dim, dtype=torch.bool, device=target.device)
         mean, _ = self._sum(graph.edges, value, torch.where(kept, 0.0, float("-inf")).to(value.dtype), False, 0.0)
         number = value.new_zeros(count, kept.shape[1]).index_add(0, target, kept.to(value.dtype))
         return mean * number.unsqueeze(-1)
@@ -287,4 +286,4 @@ class RGATConv(AttentionLayer):
             messages = messages * self._degree(graph, value)[target].unsqueeze(1)
         if self.mod == "additive":
             messages = messages + self.w * plain[edges.source]
-        return self.aggregate(messages, edges)
+        return self.aggregated(messages, edges)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from attnops.checks import require_number, require_positive
-from attnops.graph.adjacency import Adjacency, read_adjacency, with_values
+from attnops.graph.adjacency import Adjacency, with_values
 from attnops.graph.edge_cache import edges_over, keep
 from attnops.graph.layer import AttentionLayer, Pair, require_channels
 from attnops.graph.linear import Linear
@@ -107,7 +107,7 @@ class TransformerConv(AttentionLayer):
             linear(features).view(-1, self.heads, self.out_channels)
             for linear, features in ((self.lin_query, x_dst), (self.lin_key, x_src), (self.lin_value, x_src))
         )
-        adjacency = read_adjacency(edge_index, edge_attr, self.edge_dim, self.flow)
+        adjacency = self.read_edges(edge_index, edge_attr)
         adjacency.sizes(key.shape[0], query.shape[0])
         message, weights = self._attend(adjacency, query, key, value, isinstance(return_attention_weights, bool))
         out = self.join_heads(message)

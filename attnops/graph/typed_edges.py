@@ -33,6 +33,8 @@ def read_edge_type(edge_index: Any, edge_type: Tensor | None, num_edges: int, nu
         edge_type = read_matrix(edge_index)[2]
     if not isinstance(edge_type, Tensor):
         raise TypeError(f"edge_type is {type(edge_type).__name__}; it must be an integer tensor [E]")
+    if type(edge_type).__name__ == "Index" and hasattr(edge_type, "as_tensor"):  # torch-geometric's
+        edge_type = edge_type.as_tensor()
     if edge_type.is_floating_point() or edge_type.is_complex() or edge_type.dtype == torch.bool:
         raise TypeError(f"edge_type is {edge_type.dtype}; it must be an integer tensor [E]")
     if edge_type.shape != (num_edges,):
@@ -67,11 +69,11 @@ def typed_edges(
         relation = read_edge_type(given, edge_type, over_nodes.num_edges, num_relations)
         sources = relation_rows(relation, over_nodes.source, num_relations, num_sources)
         targets = relation_rows(relation, over_nodes.target, num_relations, num_targets)
-        num_rows = len(sources.node)
+        num_rows = sources.node.shape[0]
         edges = edges_over(torch.stack([sources.row, over_nodes.target.long()]), num_targets, num_rows)
         within = None
         if by_relation:
-            within = edges_over(torch.stack([sources.row, targets.row]), len(targets.node), num_rows)
+            within = edges_over(torch.stack([sources.row, targets.row]), targets.node.shape[0], num_rows)
         return TypedEdges(edges, within, sources, targets)
 
     key = [adjacency.edge_index if not is_sparse(given) else plain(given)]

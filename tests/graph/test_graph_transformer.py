@@ -276,3 +276,18 @@ def test_errors(make: Any, error: type[Exception], words: str) -> None:
     with pytest.raises(error) as raised:
         make()
     assert words in str(raised.value)
+
+
+@pytest.mark.parametrize("attention", ATTENTIONS)
+def test_bad_inputs_are_named(attention: str) -> None:
+    """Features of another width or dtype, and an edge between two graphs, whatever the attention."""
+    model = build(attention)
+    x, edge_index, attr, batch = packed(graphs(0))
+    with pytest.raises(ValueError, match=r"x has shape \[14, 2\]; it must be \[N, in_channels = 3\]"):
+        model(x[:, :2], edge_index, attr, batch)
+    with pytest.raises(TypeError, match=r"x is torch\.float32; it must be torch\.float64"):
+        model(x.float(), edge_index, attr, batch)
+    edge_index[:, 2] = torch.tensor([3, 5])
+    with pytest.raises(ValueError, match="edge_index joins node 3 and node 5, which batch puts into two graphs"):
+        model(x, edge_index, attr, batch)
+    assert model(x, edge_index, attr).shape == (14, 2)

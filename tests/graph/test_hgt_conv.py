@@ -102,6 +102,7 @@ def test_the_same_bits_every_time() -> None:
             {"edges": {("paper", "x", "paper"): torch.zeros(2, 1).long()}},
             "holds the relation .*; the metadata have",
         ),
+        ({"x": {"paper": torch.zeros(5, 4)}}, r"x_dict\['paper'\] is torch.float32; it must be torch.float64, as the"),
         ({"edges": {WRITES: torch.tensor([[3], [0]])}}, r"of the relation .*: edge_index\[0\] holds .* 3; .* 0 to 2"),
         ({"edges": {WRITES: torch.tensor([[0], [-1]])}}, r"of the relation .*: edge_index\[1\] holds .* -1"),
         ({"edges": {WRITES: torch.zeros(2, 1)}}, "of the relation .*: edge_index is torch.float32"),
@@ -120,7 +121,37 @@ def test_bad_options_are_named() -> None:
         HGTConv(4, 5, METADATA, heads=2)
     with pytest.raises(TypeError, match="HGTConv has no argument 'aggr'"):
         HGTConv(4, 4, METADATA, aggr="mean")
-    with pytest.raises(ValueError, match="flow is 'target_to_source'"):
-        HGTConv(4, 4, METADATA, flow="target_to_source")
+    with pytest.raises(ValueError, match="flow is 'both'"):
+        HGTConv(4, 4, METADATA, flow="both")
     with pytest.raises(ValueError, match="in_channels lacks the node type 'paper'"):
         HGTConv({"author": 3}, 4, METADATA)
+
+
+def test_layers_with_types_in_another_order_share_no_rows() -> None:
+    """Rows lie in the order of `in_channels`, which is then part of what a kept graph is found by."""
+    layer, x, edges = problem()
+    other = HGTConv({"paper": 4, "author": 3}, 4, METADATA, heads=2).double()
+    other.load_state_dict(layer.state_dict())
+    alone = other(x, {relation: index.clone() for relation, index in edges.items()})
+    layer(x, edges)
+    torch.testing.assert_close(other(x, edges), alone)
+
+
+def test_a_relation_named_twice() -> None:
+    with pytest.raises(ValueError, match=r"metadata hold the relation \('author', 'writes', 'paper'\) twice"):
+        HGTConv(4, 4, (["author", "paper"], [WRITES, CITES, WRITES]))
+
+
+def test_messages_that_flow_back() -> None:
+    """As a layer over the relations turned round, on their edges turned round."""
+    turned = {relation: relation[::-1] for relation in (WRITES, CITES)}
+    layer, x, edges = problem()
+    back = HGTConv({"author": 3, "paper": 4}, 4, METADATA, heads=2, flow="target_to_source").double()
+    other = HGTConv({"author": 3, "paper": 4}, 4, (METADATA[0], list(turned.values())), heads=2).double()
+    with torch.no_grad():
+        for mine, right in zip(back.parameters(), other.parameters(), strict=True):
+            mine.copy_(right.normal_())
+    forward = layer(x, edges)
+    expected = other(x, {turned[relation]: index.flip(0) for relation, index in edges.items()})
+    torch.testing.assert_close(back(x, edges), expected)
+    assert torch.equal(layer(x, edges)["paper"], forward["paper"])

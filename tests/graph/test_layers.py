@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import attnops
-from attnops.graph import GATConv, GATv2Conv, TransformerConv
+from attnops.graph import GATConv, GATv2Conv, RGATConv, TransformerConv
 
 pytestmark = pytest.mark.usefixtures("poison")
 
@@ -270,3 +270,28 @@ def test_import_needs_no_torch_geometric() -> None:
         "assert not loaded & {'torch_geometric', 'torch_scatter', 'torch_sparse'}, loaded"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+# ------------------------------------------------------------------------------------------------ message passing
+@pytest.mark.parametrize("layer", LAYERS)
+@pytest.mark.parametrize("step", ["message", "edge_update", "aggregate", "update", "propagate", "edge_updater"])
+def test_a_step_that_nothing_would_call(layer: Any, step: str) -> None:
+    """A subclass written for torch-geometric's message passing must not be silently another layer."""
+    mine = type("Mine", (layer,), {step: lambda self, x_j: 0 * x_j})
+    with pytest.raises(TypeError, match=f"Mine defines '{step}', which is never called.*subclass torch-geometric's"):
+        mine(4, 3)
+    assert not hasattr(make(layer), f"register_{step}_forward_pre_hook") or step == "message"
+    type("Mine", (layer,), {"forward": lambda self, x: x, "messages": 3})(4, 3)
+
+
+# ------------------------------------------------------------------------------------------------ edge features
+@pytest.mark.parametrize("layer", [*LAYERS, RGATConv])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_edge_features_of_another_dtype(layer: Any, dtype: torch.dtype) -> None:
+    x, edge_index, attr = graph()
+    conv = make(layer, edge_dim=2) if layer is not RGATConv else RGATConv(4, 3, 1, edge_dim=2).double()
+    more = [torch.zeros(24).long()] if layer is RGATConv else []
+    with pytest.raises(TypeError, match=f"edge_attr is {dtype}; it must be torch.float64, as the weights of"):
+        conv(x, edge_index, *more, attr.to(dtype))
+    with torch.autocast("cpu", torch.bfloat16):
+        conv.float()(x.float(), edge_index, *more, attr.bfloat16())

@@ -32,6 +32,14 @@ for mechanism, mode, mod in itertools.product(
     dim = 2 if mode.startswith("multi") else 1
     options = {"attention_mechanism": mechanism, "attention_mode": mode, "mod": mod, "dim": dim, "edge_dim": 2}
     CASES.append(("RGATConv", (4, 3, 3), {"heads": 2, **options}))
+for name in ("GATConv", "GATv2Conv"):
+    for fill_value in ("add", "max", 0.5):
+        CASES.append((name, (4, 3), {"edge_dim": 2, "fill_value": fill_value, "negative_slope": 0.0}))
+for name in ("GATConv", "GATv2Conv", "TransformerConv"):
+    CASES += [(name, (4, 3), {"aggr": "max", "heads": 2}), (name, (4, 3), {"flow": "target_to_source"})]
+for options in ({"mod": "f-scaled"}, {"num_bases": 2}, {"num_blocks": 2}, {"negative_slope": 0.0}, {"aggr": "max"},
+                {"flow": "target_to_source"}):  # fmt: skip
+    CASES.append(("RGATConv", (4, 3, 3), {"heads": 2, **options}))
 
 
 def run(layer: Any, inputs: list[Tensor]) -> tuple[list[str], list[Tensor]]:
@@ -44,6 +52,8 @@ def run(layer: Any, inputs: list[Tensor]) -> tuple[list[str], list[Tensor]]:
 
 @pytest.mark.parametrize(("name", "arguments", "options"), CASES, ids=lambda value: str(value).replace(" ", ""))
 def test_native(name: str, arguments: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    if options.get("aggr") == "max":
+        pytest.importorskip("torch_geometric", reason="torch-geometric is not installed")
     torch.manual_seed(0)
     layer = getattr(graph, name)(*arguments, **options).double()
     inputs = [torch.randn(NODES, 4).double().requires_grad_(), torch.randint(0, NODES, (2, EDGES))]
@@ -75,3 +85,18 @@ def test_relations_on_native(options: dict[str, Any]) -> None:
         graph.HeteroAttention(metadata, 4, 3, 2, **options)(x, edges, attr)
         graph.HGTConv(4, 4, metadata, heads=2)(x, edges)
     assert [plan.backend for plan in plans] == ["native", "native"]
+
+
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv", "TransformerConv", "RGATConv"])
+def test_dropout_and_weights_on_native(name: str) -> None:
+    """In training with dropout, and where the weights come back."""
+    torch.manual_seed(0)
+    layer = getattr(graph, name)(4, 3, *([3] if name == "RGATConv" else []), heads=2, dropout=0.5)
+    inputs = [torch.randn(NODES, 4), torch.randint(0, NODES, (2, EDGES))]
+    if name == "RGATConv":
+        inputs.append(torch.randint(0, 3, (EDGES,)))
+    used, found = run(layer, [inputs[0].requires_grad_(), *inputs[1:]])
+    assert set(used) == {"native"} and all(torch.isfinite(each).all() for each in found)
+    with attnops.trace() as plans:
+        _, (index, weights) = layer.eval()(*inputs, return_attention_weights=True)
+    assert {plan.backend for plan in plans} == {"native"} and weights.shape == (index.shape[1], 2)

@@ -100,6 +100,8 @@ def test_bad_inputs_are_named(change: dict[str, Any], message: str) -> None:
         ({"num_bases": 2, "num_blocks": 2}, "num_bases and num_blocks were both given"),
         ({"num_blocks": 3}, "num_blocks is 3; it must divide in_channels = 4 and heads · out_channels = 6"),
         ({"num_relations": 0}, "num_relations is 0"),
+        ({"edge_dim": -1}, "edge_dim is -1; it must be an integer of 1 or more"),
+        ({"edge_dim": 0}, "edge_dim is 0"),
     ],
 )
 def test_bad_options_are_named(options: dict[str, Any], message: str) -> None:

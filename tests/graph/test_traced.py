@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from attnops.graph import GATConv, GATv2Conv, HeteroAttention, TransformerConv
+from attnops.backends import blockwise
+from attnops.graph import GATConv, GATv2Conv, HeteroAttention, HGTConv, RGATConv, TransformerConv
 
 LAYERS = [GATConv, GATv2Conv, TransformerConv]
 NODES, SEES, FOLLOWS = 6, ("camera", "sees", "person"), ("person", "follows", "person")
@@ -88,3 +89,47 @@ def test_vmap_over_features_and_parameters(layer: Any) -> None:
         return out
 
     torch.testing.assert_close(torch.vmap(call)(parameters, buffers), torch.stack([each(x, edges) for each in layers]))
+
+
+class OneKind(torch.nn.Module):
+    """A layer over two relations of one type of nodes, or over edges of two types, as a function of tensors."""
+
+    def __init__(self, layer: torch.nn.Module) -> None:
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x: Tensor, edges: Tensor, types: Tensor) -> Tensor:
+        if isinstance(self.layer, RGATConv):
+            rows: Tensor = self.layer(x, edges, types)
+            return rows
+        out: Tensor = self.layer({"a": x}, {("a", "x", "a"): edges, ("a", "y", "a"): edges})["a"]
+        return out
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda metadata: HGTConv(4, 4, metadata),
+        lambda metadata: HeteroAttention(metadata, 4, 4),
+        lambda metadata: HeteroAttention(metadata, 4, 4, keys="relation"),
+        lambda metadata: HeteroAttention(metadata, 4, 4, softmax="relation"),
+        lambda metadata: RGATConv(4, 4, 2),
+        lambda metadata: RGATConv(4, 4, 2, attention_mechanism="within-relation"),
+    ],
+    ids=["hgt", "hetero", "keys", "softmax", "rgat", "within"],
+)
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_exported_for_any_number_of_nodes_and_edges(layer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    # `blockwise` estimates an int of the sizes, which fixes them; a ranking of backends holds in a range of sizes only
+    monkeypatch.setattr(blockwise, "int", lambda size: size, raising=False)
+    model = OneKind(layer((["a"], [("a", "x", "a"), ("a", "y", "a")]))).eval()
+    nodes, count = (
+        torch.export.Dim(name, min=low, max=high) for name, low, high in (("nodes", 25, 60), ("count", 110, 200))
+    )
+    first, other = (
+        (torch.randn(n, 4), torch.randint(0, n, (2, e)), torch.randint(0, 2, (e,))) for n, e in ((30, 140), (50, 120))
+    )
+    shapes = ({0: nodes}, {1: count}, {0: count})
+    exported = torch.export.export(model, first, dynamic_shapes=shapes, strict=False).module()
+    torch.testing.assert_close(exported(*other), model(*other))

@@ -220,3 +220,60 @@ def test_message_hooks() -> None:
         assert not torch.allclose(other, expected)
         twice.remove()
         assert torch.equal(layer(x, edges, *more), expected) and not layer.watched
+
+
+class Typed(nn.Module):
+    """Two layers over typed edges, of their library or ours: RGAT with the relations it holds, HGT over two of them."""
+
+    def __init__(self, library: Any, name: str) -> None:
+        super().__init__()
+        self.hgt = name == "HGTConv"
+        kinds = (["a"], [("a", "x", "a"), ("a", "y", "a")])
+        make = getattr(library, name)
+        self.first, self.second = (
+            make(4, 4, kinds, 2) if self.hgt else make(4, 4, 2, concat=False, heads=2) for _ in range(2)
+        )
+
+    def forward(self, x: Tensor, edge_index: Tensor) -> Tensor:
+        types = torch.arange(edge_index.shape[1]) % 2
+        for layer in (self.first, self.second):
+            if self.hgt:
+                x = layer({"a": x}, {("a", name, "a"): edge_index[:, types == t] for t, name in enumerate("xy")})["a"]
+            else:
+                x = layer(x, edge_index, types)
+        return x
+
+
+def both_typed(name: str) -> tuple[Typed, Typed]:
+    torch.manual_seed(1)
+    theirs, ours = Typed(pyg, name).eval(), Typed(attnops.graph, name).eval()
+    for parameter in theirs.parameters():
+        nn.init.uniform_(parameter, -1, 1)
+    ours.load_state_dict(theirs.state_dict())
+    return theirs, ours
+
+
+@pytest.mark.parametrize("algorithm", [AttentionExplainer, lambda: GNNExplainer(epochs=20)], ids=["attention", "gnn"])
+@pytest.mark.parametrize("half", [False, True], ids=["", "autocast"])
+def test_typed_edges(algorithm: Any, half: bool) -> None:
+    """Explainers on `RGATConv`, whose edges are those of the mask."""
+    found = []
+    for net in both_typed("RGATConv"):
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            options = {} if algorithm is AttentionExplainer else {"node_mask_type": "attributes"}
+            found.append(explain(net, algorithm(), **options).edge_mask.float())
+    close = {"rtol": 0.1, "atol": 0.05} if half else {"rtol": 1e-3, "atol": 1e-4}
+    torch.testing.assert_close(found[1], found[0], **close)
+    assert found[1].abs().sum() > 0
+
+
+def test_hgt_under_autocast() -> None:
+    theirs, ours = both_typed("HGTConv")
+    x, edges = graph()
+    exact = ours(x, edges)
+    with torch.autocast("cpu", torch.bfloat16):
+        out, expected = ours(x, edges), theirs(x, edges)
+        out.float().square().sum().backward()
+    torch.testing.assert_close(out.float(), exact, rtol=0.1, atol=0.1)
+    torch.testing.assert_close(out.float(), expected.float(), rtol=0.1, atol=0.1)
+    assert all(parameter.grad is None or parameter.grad.isfinite().all() for parameter in ours.parameters())

@@ -12,7 +12,14 @@ import attnops
 from attnops.graph import GATConv, GATv2Conv, HeteroAttention, HGTConv, RGATConv, TransformerConv
 
 pyg = pytest.importorskip("torch_geometric.nn", reason="torch-geometric is not installed")
-from torch_geometric.utils import softmax, to_torch_coo_tensor, to_torch_csc_tensor, to_torch_csr_tensor  # noqa: E402
+from torch_geometric.utils import (  # noqa: E402
+    add_self_loops,
+    remove_self_loops,
+    softmax,
+    to_torch_coo_tensor,
+    to_torch_csc_tensor,
+    to_torch_csr_tensor,
+)
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sparse (CSR|CSC|invariant)")
 EDGES = torch.tensor([[0, 1], [0, 0]])
@@ -130,3 +137,52 @@ def test_an_edge_that_is_not_there(layer: Any) -> None:
     """A negative end reads a row from behind in theirs, or whatever torch makes of it; here it is named."""
     with pytest.raises(ValueError, match=r"edge_index\[0\] holds .* -1; it must be from 0 to 2"):
         layer(4, 3)(torch.randn(3, 4), torch.tensor([[-1, 1], [0, 0]]))
+
+
+def test_relations_in_another_order() -> None:
+    """Theirs takes relations for sorted by their place in the metadata, and reads wrong maps where they are not."""
+    back = ("paper", "by", "author")
+    metadata = (["paper", "author"], [WRITES, back, CITES])
+    theirs, ours = pyg.HGTConv(4, 4, metadata), HGTConv(4, 4, metadata)
+    ours.load_state_dict(theirs.state_dict())
+    x = {"paper": torch.randn(5, 4), "author": torch.randn(5, 4)}
+    edges = {relation: torch.randint(0, 5, (2, 8)) for relation in metadata[1]}
+    turned = dict(reversed(edges.items()))
+    torch.testing.assert_close(ours(x, edges), theirs(x, edges))
+    torch.testing.assert_close(ours(x, turned), ours(x, edges))
+    assert (theirs(x, turned)["paper"] - theirs(x, edges)["paper"]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("name", ["GATConv", "GATv2Conv"])
+def test_loops_of_sampled_targets(name: str) -> None:
+    """Targets that are the first of the sources: theirs adds their loops, ours where they are listed."""
+    theirs, ours = (layer(4, 3) for layer in (getattr(pyg, name), {"GATConv": GATConv, "GATv2Conv": GATv2Conv}[name]))
+    ours.load_state_dict(theirs.state_dict())
+    x, edges = torch.randn(6, 4), torch.tensor([[0, 4, 5, 1], [1, 2, 0, 1]])
+    listed, _ = add_self_loops(remove_self_loops(edges)[0], num_nodes=3)
+    expected = theirs((x, x[:3]), edges)
+    torch.testing.assert_close(ours((x, x[:3]), listed), expected)
+    assert not torch.allclose(ours((x, x[:3]), edges), expected)
+
+
+def test_weights_over_a_matrix_of_features() -> None:
+    """Theirs declares a CSR matrix of a size that its values have not."""
+    matrix, x = to_torch_csr_tensor(EDGES.flip(0), torch.randn(2, 2), size=(3, 3)), torch.randn(3, 4)
+    theirs, ours = (
+        layer(4, 3, edge_dim=2, fill_value=0.0)(x, matrix, return_attention_weights=True)[1][0]
+        for layer in (pyg.GATConv, GATConv)
+    )
+    assert theirs.shape == (3, 3, 2, 1) and ours.to_dense().shape == (3, 3, 1)
+    with pytest.raises(RuntimeError):
+        theirs.to_dense()
+    torch.testing.assert_close(ours.values().shape, theirs.values().shape)
+
+
+def test_two_relations_where_messages_flow_back() -> None:
+    """Theirs finds rows out of range; ours turns every relation round."""
+    metadata = (["paper"], [CITES, ("paper", "likes", "paper")])
+    edges = {relation: torch.tensor([[0, 1, 2], [1, 2, 3]]) for relation in metadata[1]}
+    x = {"paper": torch.randn(5, 4)}
+    with pytest.raises(IndexError):
+        pyg.HGTConv(4, 4, metadata, flow="target_to_source")(x, edges)
+    assert HGTConv(4, 4, metadata, flow="target_to_source")(x, edges)["paper"].shape == (5, 4)

@@ -151,3 +151,45 @@ def test_sparse(layout: str) -> None:
     }
     for given_edges in (matrices, edges):
         torch.testing.assert_close(ours(x, given_edges), theirs(x, given_edges), rtol=1e-9, atol=1e-11)
+
+
+def test_in_channels_of_a_type_that_the_metadata_lack() -> None:
+    """It has its map, as in theirs, and nothing else."""
+    layers = [
+        layer({"venue": 3, "dog": 7, **CHANNELS}, 4, (KINDS, RELATIONS), heads=2) for layer in (pyg.HGTConv, HGTConv)
+    ]
+    layers[1].load_state_dict(layers[0].state_dict())
+    x = {kind: torch.randn(2, width) for kind, width in CHANNELS.items()}
+    edges = {relation: torch.tensor([[0, 1], [1, 1]]) for relation in RELATIONS}
+    expected, out = (layer(x, edges) for layer in layers)
+    torch.testing.assert_close(out, expected)
+
+
+@pytest.mark.parametrize("pairs_a_used", [0, 1000], ids=["blocks", "all"])
+def test_features_that_no_edge_uses(pairs_a_used: int) -> None:
+    """NaN there leaves the gradients of priors as theirs, and those of the relations' maps finite, unlike theirs."""
+    problem = {"heads": 2, "width": 2, "in_channels": CHANNELS, "seed": 1, "counts": [4, 5, 3, 2, 4]}
+    problem["sizes"] = {"paper": 5, "author": 4, "venue": 2}
+    theirs, ours, x, edges = build(problem)
+    x = {k: torch.cat([v.detach(), torch.full((1, v.shape[1]), float("nan")).double()]) for k, v in x.items()}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relation_rows, "PAIRS_A_USED", pairs_a_used)
+        out = ours(x, edges)
+    for result in (out, theirs(x, edges)):
+        sum(rows[:-1].square().sum() for rows in result.values()).backward()
+    found = dict(ours.named_parameters())
+    for name, parameter in theirs.named_parameters():
+        if name.startswith(("k_rel", "v_rel")):
+            assert parameter.grad.isnan().any() and found[name].grad.isfinite().all()
+        if name.startswith("p_rel"):
+            torch.testing.assert_close(found[name].grad, parameter.grad)
+
+
+def test_messages_that_flow_back() -> None:
+    """Within one type and relation, where theirs finds the rows it means."""
+    metadata = (["paper"], [("paper", "cites", "paper")])
+    layers = [layer(4, 4, metadata, heads=2, flow="target_to_source") for layer in (pyg.HGTConv, HGTConv)]
+    layers[1].load_state_dict(layers[0].state_dict())
+    x, edges = {"paper": torch.randn(5, 4)}, {metadata[1][0]: torch.randint(0, 5, (2, 9))}
+    expected, out = (layer(x, edges) for layer in layers)
+    torch.testing.assert_close(out, expected)

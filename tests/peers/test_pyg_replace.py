@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils import prune  # noqa: F401  # torch does not import it by itself
 
 import attnops.graph
 from attnops.graph.pyg import replace
@@ -147,3 +148,85 @@ def test_hooks_stay() -> None:
     layer.register_forward_hook(lambda *a: calls.append(1))
     replace(nn.Sequential(layer))[0](torch.randn(5, 4), EDGES)
     assert calls == [1]
+
+
+def hooked(linear: nn.Module) -> list[int]:
+    calls: list[int] = []
+    linear.register_forward_hook(lambda *a: calls.append(1))
+    return calls
+
+
+CHANGES = {
+    "hook": hooked,
+    "parametrized": lambda linear: nn.utils.parametrizations.weight_norm(linear, "weight"),
+    "spectral": lambda linear: nn.utils.spectral_norm(linear),
+    "pruned": lambda linear: nn.utils.prune.l1_unstructured(linear, "weight", 0.5),
+}
+
+
+@pytest.mark.parametrize("change", list(CHANGES))
+@pytest.mark.parametrize(
+    ("name", "path"), [("GATConv", "lin"), ("GATv2Conv", "lin_l"), ("TransformerConv", "lin_edge")]
+)
+def test_what_was_done_to_a_linear_map_stays(name: str, path: str, change: str) -> None:
+    """Hooks are called, and what a weight is made of is what learns."""
+    torch.manual_seed(0)
+    theirs = getattr(pyg, name)(4, 3, **({"edge_dim": 2} if path == "lin_edge" else {})).double()
+    calls = CHANGES[change](theirs.get_submodule(path))
+    given = [torch.randn(5, 4).double(), EDGES, *([torch.randn(8, 2).double()] if path == "lin_edge" else [])]
+    theirs.eval()
+    expected = theirs(*given)
+    ours = replace(nn.Sequential(theirs))[0]
+    same(ours(*given), expected)
+    if change == "hook":
+        assert len(calls) == 2
+    assert all(mine is right for mine, right in zip(ours.parameters(), theirs.parameters(), strict=True))
+    grads = [torch.autograd.grad(out.square().sum(), list(theirs.parameters())) for out in (ours(*given), expected)]
+    same(*grads)
+
+
+@pytest.mark.parametrize(
+    ("layer", "path"),
+    [
+        (lambda: pyg.GATConv(4, 3, edge_dim=2), "lin_edge"),
+        (lambda: pyg.GATConv(-1, 3), "lin"),
+        (lambda: pyg.GATConv(4, 3), "aggr_module"),
+        (lambda: pyg.HGTConv(4, 6, METADATA), "k_rel"),
+        (lambda: pyg.HGTConv(4, 6, METADATA), "kqv_lin"),
+    ],
+)
+def test_what_would_be_lost_is_named(layer: Any, path: str) -> None:
+    first, second = pyg.GATConv(4, 4), layer()
+    hooked(second.get_submodule(path))
+    model = nn.Sequential(first, nn.ModuleList([second]))
+    with pytest.raises(ValueError, match=f"the layer '1.0' has hooks.* at '{path}', which would be lost"):
+        replace(model)
+    assert model[0] is first and model[1][0] is second
+    model[1][0] = pyg.GATConv(4, 3)
+    model[1][0].register_buffer("mine", torch.zeros(2))
+    with pytest.raises(ValueError, match="has other parameters or buffers than its class makes: mine"):
+        replace(model)
+    third = pyg.GATConv(4, 3)
+    third.register_propagate_forward_hook(lambda *a: None)
+    with pytest.raises(
+        ValueError, match="the layer 'GATConv' has propagate_forward_hooks, which the layers here do not"
+    ):
+        replace(third)
+
+
+def test_a_map_of_one_type_of_nodes() -> None:
+    theirs = pyg.HGTConv(4, 6, METADATA)
+    calls = hooked(theirs.kqv_lin.lins["user"])
+    x, edges = {"user": torch.randn(5, 4), "item": torch.randn(5, 4)}, {USES: EDGES, MADE: EDGES}
+    expected = theirs(x, edges)
+    torch.testing.assert_close(replace(theirs)(x, edges), expected)
+    assert len(calls) == 2
+
+
+def test_explanations_and_layers_without_numbers() -> None:
+    layer = pyg.GATConv(4, 3)
+    layer.explain = False
+    assert replace(layer).explain is False
+    on_meta = pyg.TransformerConv(4, 3, edge_dim=2).to("meta")
+    ours = replace(on_meta)
+    assert all(mine is right for mine, right in zip(ours.parameters(), on_meta.parameters(), strict=True))

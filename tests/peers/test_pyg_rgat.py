@@ -168,3 +168,42 @@ def test_dropout() -> None:
     expected, (_, kept) = ours(x, edge_index, edge_type, return_attention_weights=True)
     close(weights, kept)
     assert (mean - expected).abs().max() < 0.25 * expected.abs().max()
+
+
+@pytest.mark.parametrize("counts", [(5, 5), (7, 4), (3, 6)])
+def test_a_pair_where_messages_flow_back(counts: tuple[int, int]) -> None:
+    """The first of the pair sends, whatever the flow; theirs has a row for every sender, ours for every receiver."""
+    options = {**PLAIN["options"], "flow": "target_to_source"}
+    theirs, ours, *_ = build({**PLAIN, "options": options})
+    x = [torch.randn(count, CHANNELS).double().requires_grad_() for count in counts]
+    edges = torch.stack([torch.randint(0, min(counts), (9,)), torch.randint(0, counts[0], (9,))])
+    types = torch.randint(0, 3, (9,))
+    rows = min(counts)
+    out, expected = ours(tuple(x), edges, types), theirs(tuple(x), edges, types)
+    assert out.shape[0] == counts[1]
+    close(out[:rows], expected[:rows])
+    grads = [
+        torch.autograd.grad(each[:rows].square().sum(), [*x, layer.q])
+        for each, layer in ((out, ours), (expected, theirs))
+    ]
+    for mine, right in zip(*grads, strict=True):
+        close(mine, right)
+
+
+@pytest.mark.parametrize("mechanism", ["within-relation", "across-relation"])
+@pytest.mark.parametrize("pairs_a_used", [0, 1000], ids=["blocks", "all"])
+def test_features_that_no_edge_uses(mechanism: str, pairs_a_used: int) -> None:
+    """NaN there leaves gradients alone, as in theirs, however rows are mapped."""
+    theirs, ours, x, edge_index, edge_type, _ = build(
+        {**PLAIN, "options": {**PLAIN["options"], "attention_mechanism": mechanism}}
+    )
+    x = torch.cat([x.detach(), torch.full((1, CHANNELS), float("nan"), dtype=torch.float64)])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(relation_rows, "PAIRS_A_USED", pairs_a_used)
+        out = ours(x, edge_index.clone(), edge_type)
+    expected = theirs(x, edge_index, edge_type)
+    close(out, expected)
+    for result in (out, expected):
+        result.square().sum().backward()
+    for name in ("weight", "q", "k"):
+        close(getattr(ours, name).grad, getattr(theirs, name).grad)
