@@ -26,9 +26,7 @@ def read_metadata(metadata: Metadata) -> tuple[list[str], list[Relation]]:
     names = [name_of(relation) for relation in edge_types]  # type: ignore[arg-type]
     for name in names:
         if names.count(name) > 1:
-            raise ValueError(
-                f"metadata hold two relations whose names join to {name!r}, by which maps are told apart"
-            )
+            raise ValueError(f"metadata hold two relations whose names join to {name!r}, by which maps are told apart")
     return node_types, edge_types  # type: ignore[return-value]
 
 
