@@ -156,11 +156,9 @@ class GATConv(AttentionLayer):
             score, term = GATScore(of_query, of_key, self.negative_slope), None
         else:
             score, term = GATEdgeScore(of_query, of_key, self.negative_slope), self._edge_term(adjacency.attr)
-        out, weights = self.attend_over(
+        return self.attend_over(
             adjacency.edge_index, query, key, key, return_weights, score=score, projected=term, kept=kept
         )
-        dtype = self.att_src.dtype  # that of logits, also under autocast
-        return out.to(dtype), None if weights is None else weights.to(dtype)
 
     def _edge_term(self, edge_attr: Tensor) -> Tensor:
         """a_edge·W_e e_ij, `[E, H]`, with a_edgeᵀ W_e summed first, so that nothing is `[E, H, C]`."""

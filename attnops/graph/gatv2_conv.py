@@ -137,8 +137,6 @@ class GATv2Conv(AttentionLayer):
             if self.lin_edge is None:
                 raise ValueError("edge_attr was given, but the layer has edge_dim=None")
             score, projected = GATv2EdgeScore(self.att[0], self.negative_slope), self.lin_edge(adjacency.attr)
-        out, weights = self.attend_over(
+        return self.attend_over(
             adjacency.edge_index, query, key, key, return_weights, score=score, projected=projected, kept=kept
         )
-        dtype = self.att.dtype  # that of logits, also under autocast
-        return out.to(dtype), None if weights is None else weights.to(dtype)
