@@ -101,8 +101,9 @@ def is_edge_index(edge_index: Any) -> bool:
 
 
 def plain(edge_index: Any) -> Any:
-    """The tensor that an `EdgeIndex` wraps; any other form as it is."""
-    return edge_index.as_tensor() if is_edge_index(edge_index) else edge_index
+    """The tensor that torch-geometric's `EdgeIndex` or `Index` wraps; any other form as it is."""
+    wraps = is_edge_index(edge_index) or (type(edge_index).__name__ == "Index" and isinstance(edge_index, Tensor))
+    return edge_index.as_tensor() if wraps else edge_index
 
 
 def is_sparse_tensor_class(edge_index: Any) -> bool:

@@ -33,8 +33,7 @@ def read_edge_type(edge_index: Any, edge_type: Tensor | None, num_edges: int, nu
         edge_type = read_matrix(edge_index)[2]
     if not isinstance(edge_type, Tensor):
         raise TypeError(f"edge_type is {type(edge_type).__name__}; it must be an integer tensor [E]")
-    if type(edge_type).__name__ == "Index" and hasattr(edge_type, "as_tensor"):  # torch-geometric's
-        edge_type = edge_type.as_tensor()
+    edge_type = plain(edge_type)
     if edge_type.is_floating_point() or edge_type.is_complex() or edge_type.dtype == torch.bool:
         raise TypeError(f"edge_type is {edge_type.dtype}; it must be an integer tensor [E]")
     if edge_type.shape != (num_edges,):
